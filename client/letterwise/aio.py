@@ -1,0 +1,169 @@
+"""The asynchronous client: the synchronous one's methods as coroutines, on one event loop.
+
+Owns one channel, opened by the first call, since it belongs to the loop that runs then. Shares everything but the
+sending with `client.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+from grpc import aio
+
+from .answers import Decision, Prewarmed
+from .channel import (
+    DEFAULT_MESSAGE_BYTES,
+    DEFAULT_RETRY,
+    DEFAULT_TARGET,
+    DEFAULT_TIMEOUT_SECONDS,
+    ChannelOption,
+    Retry,
+    channel_options,
+)
+from .client import error_from_call
+from .events import Event
+from .info import Info
+from .questions import Json, Questions
+from .replies import read_decision, read_event, read_info, read_prewarmed
+from .requests import decide_request, prewarm_request
+from .v1 import decision_pb2 as pb
+from .v1 import info_pb2
+from .v1.decision_pb2_grpc import DecisionServiceStub
+
+if TYPE_CHECKING:
+    # only the stub files have this name
+    from .v1.decision_pb2_grpc import DecisionServiceAsyncStub
+
+
+class AsyncClient:
+    """Asks a Letterwise server from a coroutine; takes and raises what `Client` does.
+
+    async with AsyncClient("localhost:50051") as client:
+        decision = await client.decide("I was charged twice!", {"angry": Noul("Is the customer angry?")})
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        retry: Retry | None = DEFAULT_RETRY,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Iterable[ChannelOption] = (),
+        max_message_bytes: int = DEFAULT_MESSAGE_BYTES,
+    ) -> None:
+        self._target = target
+        self._settings = channel_options(retry, max_message_bytes, options)
+        self._credentials = credentials
+        self._timeout_seconds = timeout_seconds
+        self._channel: aio.Channel | None = None
+        self._closed = False
+
+    async def decide(
+        self,
+        state: Json,
+        questions: Questions,
+        *,
+        samples: int = 1,
+        ask: Sequence[str] | None = None,
+        model: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Decision:
+        """Answers questions about a state; see `Client.decide`."""
+        request = decide_request(state, questions, samples=samples, ask=ask, model=model)
+        return read_decision(await self._call(lambda stub: stub.Decide, request, timeout_seconds))
+
+    def decide_stream(
+        self,
+        state: Json,
+        questions: Questions,
+        *,
+        samples: int = 1,
+        ask: Sequence[str] | None = None,
+        model: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> AsyncDecisionStream:
+        """The same decision as events, each the moment it is known; not awaited, but iterated."""
+        request = decide_request(state, questions, samples=samples, ask=ask, model=model)
+        timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        return AsyncDecisionStream(self._stub().DecideStream(pb.DecideStreamRequest(request=request), timeout=timeout))
+
+    async def prewarm(
+        self, state: Json, *, model: str | None = None, timeout_seconds: float | None = None
+    ) -> Prewarmed:
+        """Reads a state before its questions arrive, so that the next decision on it reads only questions."""
+        request = prewarm_request(state, model=model)
+        return read_prewarmed(await self._call(lambda stub: stub.Prewarm, request, timeout_seconds))
+
+    async def info(self, *, timeout_seconds: float | None = None) -> Info:
+        """What the server serves, how it is read, and within which limits."""
+        return read_info(await self._call(lambda stub: stub.GetInfo, info_pb2.GetInfoRequest(), timeout_seconds))
+
+    async def close(self) -> None:
+        """Closes the channel; calls in flight are cancelled."""
+        self._closed = True
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _call(
+        self, method: Callable[[DecisionServiceAsyncStub], Any], request: object, timeout_seconds: float | None
+    ) -> Any:
+        timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        try:
+            return await method(self._stub())(request, timeout=timeout)
+        except grpc.RpcError as failure:
+            raise error_from_call(failure) from None
+
+    def _stub(self) -> DecisionServiceAsyncStub:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        if self._channel is None:
+            self._channel = self._open()
+        return DecisionServiceStub(self._channel)
+
+    def _open(self) -> aio.Channel:
+        if self._credentials is None:
+            return aio.insecure_channel(self._target, self._settings)
+        return aio.secure_channel(self._target, self._credentials, self._settings)
+
+
+class AsyncDecisionStream(AsyncIterator[Event]):
+    """A decision's events. Closing it, or leaving its `async with` block, cancels what is still running."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._replies = aiter(call)
+        self._closed = False
+
+    async def __anext__(self) -> Event:
+        try:
+            while not self._closed:
+                if event := read_event(await anext(self._replies)):
+                    return event
+        except grpc.RpcError as failure:
+            raise error_from_call(failure) from None
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Ends the stream; may be called more than once."""
+        self._closed = True
+        self._call.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()

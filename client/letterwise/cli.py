@@ -1,0 +1,229 @@
+"""The `letterwise` command: asks a running server from the command line.
+
+Owns arguments, files and exit codes: 0 when all went well, 1 when the service failed, 2 for a wrong argument or request
+file. A request file is a Jev JSON body.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from . import __version__, jev
+from .channel import DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
+from .client import Client
+from .display import decision_events, open_display, shown
+from .errors import InvalidRequest, LetterwiseError, Unavailable
+from .events import Event, gather
+
+OK, SERVICE_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+FILE_HELP = "a Jev JSON body (state, questions, …), or - for standard input"
+EXAMPLE = """\
+a request file:
+  {"state": "I was charged twice and nobody answers!",
+   "questions": {
+     "angry": {"type": "noul", "instructions": "Is the customer angry?"},
+     "team": {"type": "choice", "instructions": "Which team should answer?",
+              "criteria": {"billing": "charges and refunds", "shipping": "delivery"}},
+     "urgency": {"type": "score", "instructions": "How urgent is this?",
+                 "criteria": ["can wait", "today", "now"], "ask_if": {"angry": ["yes"]}}}}
+
+exit status: 0 done, 1 the service failed, 2 a wrong argument or request file
+"""
+
+
+Result = TypeVar("Result")
+
+
+class UsageError(Exception):
+    """A wrong argument or request file."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    options = build_parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = options.run
+    try:
+        run(options)
+        sys.stdout.flush()
+        return OK
+    except UsageError as problem:
+        return _fail(str(problem), BAD_USAGE)
+    except LetterwiseError as problem:
+        return _fail(_sentence(problem, options.server), SERVICE_FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader of a pipe has gone: nothing more can be said, and the flush at exit must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SERVICE_FAILED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The arguments of the command."""
+    parser = argparse.ArgumentParser(
+        prog="letterwise",
+        description="Ask a Letterwise server typed questions about a state.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"letterwise {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_command(commands, "decide", decide, "answer the questions of a request file")
+    _add_command(commands, "stream", stream, "the same, showing each answer the moment it is read")
+    _add_command(commands, "prewarm", prewarm, "read the state of a request file before its questions are asked")
+    _add_command(commands, "info", info, "show the served model, its limits and versions", takes_file=False)
+    return parser
+
+
+def decide(options: argparse.Namespace) -> None:
+    """Prints all answers together."""
+    body = _body(options)
+    with _client(options) as client:
+        decision = _asked(body, lambda: client.decide(**_request(body)))
+    if options.json:
+        _print_json(jev.reply(decision, body.ignored))
+    else:
+        _show(decision_events(decision))
+
+
+def stream(options: argparse.Namespace) -> None:
+    """Prints each answer as it comes, or with --json the whole reply at the end."""
+    body = _body(options)
+    with _client(options) as client:
+        if options.json:
+            decision = _asked(body, lambda: gather(client.decide_stream(**_request(body)), list(body.questions)))
+            _print_json(jev.reply(decision, body.ignored))
+        else:
+            _asked(body, lambda: _show(client.decide_stream(**_request(body))))
+
+
+def prewarm(options: argparse.Namespace) -> None:
+    """Prints what was read and whether it is kept."""
+    state = _readable(lambda: jev.read_state(_file(options)))
+    with _client(options) as client:
+        read = client.prewarm(state)
+    if options.json:
+        _print_json(asdict(read))
+        return
+    kept = "kept" if read.stored else "not kept"
+    print(f"{shown(read.model)}: {read.prompt_tokens} tokens, {read.reused_tokens} reused, {kept} (tier {read.tier})")
+
+
+def info(options: argparse.Namespace) -> None:
+    """Prints the server's description."""
+    with _client(options) as client:
+        found = asdict(client.info())
+    if options.json:
+        _print_json(found)
+        return
+    for part, fields in found.items():
+        print(part.replace("_", " "))
+        for name, value in fields.items():
+            print(f"  {name.replace('_', ' '):<24} {'none' if value is None else value}")
+
+
+def _add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], summary: str, *, takes_file: bool = True
+) -> None:
+    command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    if takes_file:
+        command.add_argument("file", metavar="FILE", help=FILE_HELP)
+    command.add_argument("--server", default=DEFAULT_TARGET, metavar="ADDR", help="host:port (default: %(default)s)")
+    command.add_argument("--json", action="store_true", help="print JSON; for a decision, the Jev reply")
+    command.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=DEFAULT_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help="deadline of the call (default: %(default)g)",
+    )
+    command.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError("must be a positive number of seconds")
+    return seconds
+
+
+def _client(options: argparse.Namespace) -> Client:
+    return Client(options.server, timeout_seconds=options.timeout)
+
+
+def _file(options: argparse.Namespace) -> dict[str, Any]:
+    try:
+        text = sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()
+    except OSError as problem:
+        raise UsageError(f"{options.file}: {problem.strerror}") from None
+    return jev.parse(text)
+
+
+def _body(options: argparse.Namespace) -> jev.Body:
+    return _readable(lambda: jev.read_body(_file(options)))
+
+
+def _readable(read: Callable[[], Result]) -> Result:
+    try:
+        return read()
+    except jev.BodyError as problem:
+        raise UsageError(f"request file: {shown(str(problem))}") from None
+
+
+def _request(body: jev.Body) -> dict[str, Any]:
+    """A body as the keywords of `Client.decide`."""
+    return {
+        "state": body.state,
+        "questions": body.questions,
+        "samples": body.samples,
+        "ask": body.ask,
+        "model": body.model,
+    }
+
+
+def _asked(body: jev.Body, ask: Callable[[], Result]) -> Result:
+    """What `ask` gives; a request that is refused is the file's fault, told in the file's own paths."""
+    try:
+        return ask()
+    except InvalidRequest as refused:
+        named = [f"{jev.field_path(each.field, body)}: {each.description}" for each in refused.violations]
+        raise UsageError(f"request file: {shown('; '.join(named) or str(refused))}") from None
+
+
+def _show(events: Iterable[Event]) -> None:
+    display = open_display(sys.stdout)
+    try:
+        for event in events:
+            display.show(event)
+    finally:
+        display.close()
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=2))
+
+
+def _sentence(problem: LetterwiseError, server: str) -> str:
+    """A failure as one sentence."""
+    if isinstance(problem, Unavailable):
+        return f"no answer from the server at {server}: {shown(str(problem))}"
+    wait = problem.retry_after_seconds
+    again = "" if wait is None else f" (try again in {wait:g} s)"
+    return f"{shown(str(problem))}{again}"
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"letterwise: {sentence}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The synchronous client: sends messages, waits for replies.
+
+Owns one channel, which any number of threads may share. What is sent, how replies are read and which error a failure
+becomes is not decided here: see `requests.py`, `replies.py` and `status.py`, which the asynchronous client shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from .answers import Decision, Prewarmed
+from .channel import (
+    DEFAULT_MESSAGE_BYTES,
+    DEFAULT_RETRY,
+    DEFAULT_TARGET,
+    DEFAULT_TIMEOUT_SECONDS,
+    ChannelOption,
+    Retry,
+    channel_options,
+)
+from .errors import LetterwiseError
+from .events import Event
+from .info import Info
+from .questions import Json, Questions
+from .replies import read_decision, read_event, read_info, read_prewarmed
+from .requests import decide_request, prewarm_request
+from .status import error_from_status
+from .v1 import decision_pb2 as pb
+from .v1 import info_pb2
+from .v1.decision_pb2_grpc import DecisionServiceStub
+
+Reply = TypeVar("Reply")
+
+
+class Client:
+    """Asks a Letterwise server.
+
+    with Client("localhost:50051") as client:
+        decision = client.decide("I was charged twice!", {"angry": Noul("Is the customer angry?")})
+        print(decision["angry"].probability)
+
+    timeout_seconds: the deadline of a call, all its attempts together; each call can set its own.
+    retry: how refused calls are repeated (`Retry`), or None for one attempt.
+    credentials: for TLS; the channel is plain text without.
+    options: further gRPC channel options; they win over the client's own.
+    max_message_bytes: the largest message sent or received.
+    Calls raise LetterwiseError, and RuntimeError once the client is closed.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        retry: Retry | None = DEFAULT_RETRY,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Iterable[ChannelOption] = (),
+        max_message_bytes: int = DEFAULT_MESSAGE_BYTES,
+    ) -> None:
+        settings = channel_options(retry, max_message_bytes, options)
+        if credentials is None:
+            self._channel = grpc.insecure_channel(target, settings)
+        else:
+            self._channel = grpc.secure_channel(target, credentials, settings)
+        self._stub = DecisionServiceStub(self._channel)
+        self._timeout_seconds = timeout_seconds
+        self._closed = False
+
+    def decide(
+        self,
+        state: Json,
+        questions: Questions,
+        *,
+        samples: int = 1,
+        ask: Sequence[str] | None = None,
+        model: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Decision:
+        """Answers questions about a state.
+
+        questions: a mapping of ids to questions, or questions that carry their ids.
+        samples: option orders to read and average.
+        ask: the ids to answer, with all that they depend on; None for all.
+        model: the model wanted; a server answers any name with the one that it serves.
+        """
+        request = decide_request(state, questions, samples=samples, ask=ask, model=model)
+        return read_decision(self._call(self._stub.Decide, request, timeout_seconds))
+
+    def decide_stream(
+        self,
+        state: Json,
+        questions: Questions,
+        *,
+        samples: int = 1,
+        ask: Sequence[str] | None = None,
+        model: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> DecisionStream:
+        """The same decision as events, each the moment it is known; takes what `decide` takes."""
+        request = decide_request(state, questions, samples=samples, ask=ask, model=model)
+        self._check_open()
+        timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        return DecisionStream(self._stub.DecideStream(pb.DecideStreamRequest(request=request), timeout=timeout))
+
+    def prewarm(self, state: Json, *, model: str | None = None, timeout_seconds: float | None = None) -> Prewarmed:
+        """Reads a state before its questions arrive, so that the next decision on it reads only questions."""
+        return read_prewarmed(self._call(self._stub.Prewarm, prewarm_request(state, model=model), timeout_seconds))
+
+    def info(self, *, timeout_seconds: float | None = None) -> Info:
+        """What the server serves, how it is read, and within which limits."""
+        return read_info(self._call(self._stub.GetInfo, info_pb2.GetInfoRequest(), timeout_seconds))
+
+    def close(self) -> None:
+        """Closes the channel; calls in flight are cancelled."""
+        self._closed = True
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _call(self, method: Callable[..., Reply], request: object, timeout_seconds: float | None) -> Reply:
+        self._check_open()
+        try:
+            return method(request, timeout=self._timeout_seconds if timeout_seconds is None else timeout_seconds)
+        except grpc.RpcError as failure:
+            raise error_from_call(failure) from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+
+
+class DecisionStream(Iterator[Event]):
+    """A decision's events. Closing it, or leaving its `with` block, cancels what is still running on the server."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._closed = False
+
+    def __next__(self) -> Event:
+        try:
+            while not self._closed:
+                if event := read_event(next(self._call)):
+                    return event
+        except grpc.RpcError as failure:
+            # closed from another thread while waiting: the end of the stream, not a failure
+            if not self._closed:
+                raise error_from_call(failure) from None
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the stream; may be called from any thread and more than once."""
+        self._closed = True
+        self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def error_from_call(failure: Any) -> LetterwiseError:
+    """The error for a failed call, of either kind of channel; both carry their status in the same three methods."""
+    return error_from_status(failure.code().name, failure.details() or "", failure.trailing_metadata() or ())

@@ -1,0 +1,244 @@
+"""A Jev JSON body as typed questions, and a decision as the Jev reply.
+
+Owns that format's shape on the client's side. What a request may ask for is the server's to judge. Pure functions; a
+body that cannot be read raises BodyError, which names the field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from .answers import Answer, ChoiceAnswer, Decision, NoulAnswer
+from .questions import Choice, Json, Noul, Question, Score
+
+_BODY_FIELDS = ("state", "questions", "samples", "ask", "model")
+_QUESTION_FIELDS = ("type", "instructions", "criteria", "ask_if")
+_OUTCOMES = ("true", "false")
+_IMAGE_FIELDS = ("images", "assets")
+# a reply names no more of the fields that were not used
+_MAX_IGNORED = 64
+
+
+class BodyError(ValueError):
+    """The body cannot be read; the message names the field and what was expected."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """A request as a Jev body has it; `ignored` names the fields that were accepted and are not used."""
+
+    state: Json
+    questions: dict[str, Question]
+    samples: int = 1
+    ask: list[str] | None = None
+    model: str | None = None
+    ignored: tuple[str, ...] = ()
+
+
+def parse(text: str | bytes) -> dict[str, Json]:
+    """The JSON object in a body, with repeated keys and numbers that are not finite refused."""
+    try:
+        body = json.loads(text, object_pairs_hook=_object, parse_constant=_not_a_number)
+    except BodyError:
+        raise
+    except json.JSONDecodeError as problem:
+        raise BodyError(f"line {problem.lineno} is not JSON: {problem.msg}") from None
+    except UnicodeDecodeError:
+        raise BodyError("the body is not UTF-8 text") from None
+    except RecursionError:
+        raise BodyError("the body is nested too deeply") from None
+    if not isinstance(body, dict):
+        raise BodyError("the body must be a JSON object")
+    return body
+
+
+def read_state(body: dict[str, Json]) -> Json:
+    """The state alone, for a prewarm."""
+    if body.get("state") is None:
+        raise BodyError("state: is required")
+    return body["state"]
+
+
+def read_body(body: dict[str, Json]) -> Body:
+    """A parsed body as typed questions."""
+    for name in _IMAGE_FIELDS:
+        if body.get(name):
+            raise BodyError(f"{name}: images are not read; give their content as text")
+    asked = body.get("questions")
+    if not isinstance(asked, dict) or not asked:
+        raise BodyError("questions: must be an object of at least one question")
+    return Body(
+        state=read_state(body),
+        questions={name: _question(each, f"questions.{name}") for name, each in asked.items()},
+        samples=_samples(body.get("samples")),
+        ask=_ask(body.get("ask")),
+        model=_model(body.get("model")),
+        ignored=_ignored(body),
+    )
+
+
+def reply(decision: Decision, ignored: tuple[str, ...] = ()) -> dict[str, Json]:
+    """A decision as the Jev reply; a skipped question is absent from `answers`.
+
+    ignored: the body's unused fields, which never reach the server.
+    """
+    diagnostics = asdict(decision.diagnostics)
+    diagnostics["ignored"] = [*ignored, *decision.diagnostics.ignored]
+    diagnostics["letter_mass"] = {name: answer.letter_mass for name, answer in decision.answers.items()}
+    return {
+        "model": decision.model,
+        "answers": {name: _answer(answer) for name, answer in decision.answers.items()},
+        "usage": asdict(decision.usage),
+        "diagnostics": diagnostics,
+    }
+
+
+def field_path(path: str, body: Body) -> str:
+    """The body's own path, `questions.team.criteria.billing`, for the gRPC one, `questions[2].options[0].name`.
+
+    A path that leads nowhere in the body stays as it is.
+    """
+    found = re.match(r"questions\[(\d+)\]\.?(\w*)(?:\[(\d+)\])?", path)
+    if found is None or int(found[1]) >= len(body.questions):
+        return path
+    name, question = list(body.questions.items())[int(found[1])]
+    return ".".join(["questions", name, *_part_path(question, found[2], found[3])])
+
+
+def _part_path(question: Question, part: str, index: str | None) -> list[str]:
+    """Where the body keeps a part of a question."""
+    place = int(index) if index else None
+    match question, part:
+        case Choice(options=options), "options" if place is not None and place < len(options):
+            return ["criteria", options[place].name]
+        case _, "options" | "levels":
+            return ["criteria" if place is None else f"criteria[{place}]"]
+        case _, "yes" | "no":
+            return ["criteria", "true" if part == "yes" else "false"]
+        case _, "ask_if" if place is not None and place < len(question.ask_if):
+            return ["ask_if", list(question.ask_if)[place]]
+        case _, "" | "id":
+            return []
+    return [part]
+
+
+def _question(question: Json, path: str) -> Question:
+    if not isinstance(question, dict):
+        raise BodyError(f"{path}: must be an object")
+    if question.get("instructions") is None:
+        raise BodyError(f"{path}.instructions: is required")
+    kind = question.get("type")
+    reader = _KINDS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise BodyError(f"{path}.type: must be noul, choice or score")
+    return reader(question, _ask_if(question.get("ask_if"), f"{path}.ask_if"), path)
+
+
+def _noul(question: dict[str, Json], ask_if: dict[str, list[str]], path: str) -> Noul:
+    criteria = question.get("criteria")
+    if criteria is not None and not isinstance(criteria, dict):
+        raise BodyError(f"{path}.criteria: must be an object with true and false")
+    described = criteria or {}
+    return Noul(question["instructions"], yes=described.get("true"), no=described.get("false"), ask_if=ask_if)
+
+
+def _choice(question: dict[str, Json], ask_if: dict[str, list[str]], path: str) -> Choice:
+    if not isinstance(question.get("criteria"), dict):
+        raise BodyError(f"{path}.criteria: must be an object of option names and their descriptions")
+    return Choice(question["instructions"], question["criteria"], ask_if=ask_if)
+
+
+def _score(question: dict[str, Json], ask_if: dict[str, list[str]], path: str) -> Score:
+    if not isinstance(question.get("criteria"), list):
+        raise BodyError(f"{path}.criteria: must be a list of levels, lowest first")
+    return Score(question["instructions"], question["criteria"], ask_if=ask_if)
+
+
+_KINDS: dict[str, Callable[[dict[str, Json], dict[str, list[str]], str], Question]] = {
+    "noul": _noul,
+    "choice": _choice,
+    "score": _score,
+}
+
+
+def _ask_if(conditions: Json, path: str) -> dict[str, list[str]]:
+    if conditions is None:
+        return {}
+    if not isinstance(conditions, dict):
+        raise BodyError(f"{path}: must be an object of question ids and answers")
+    return {name: _names(answers, f"{path}.{name}") for name, answers in conditions.items()}
+
+
+def _names(names: Json, path: str) -> list[str]:
+    listed = [names] if isinstance(names, str) else names
+    if not isinstance(listed, list) or not listed or not all(isinstance(name, str) for name in listed):
+        raise BodyError(f"{path}: must be a list of names")
+    return listed
+
+
+def _ask(names: Json) -> list[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise BodyError("ask: must be a list of question ids")
+    return _names(names, "ask")
+
+
+def _samples(samples: Json) -> int:
+    if samples is None or samples == "auto":
+        return 1
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise BodyError('samples: must be a whole number of at least 1, or "auto"')
+    # the server lowers it to its own limit, which is far below what the field holds
+    return min(samples, 2**32 - 1)
+
+
+def _model(model: Json) -> str | None:
+    if model is not None and not isinstance(model, str):
+        raise BodyError("model: must be text")
+    return model
+
+
+def _ignored(body: dict[str, Json]) -> tuple[str, ...]:
+    """The fields that nothing reads, by path."""
+    names = [name for name in body if name not in _BODY_FIELDS]
+    for name, question in body["questions"].items():
+        names += [f"questions.{name}.{each}" for each in question if each not in _QUESTION_FIELDS]
+        if question["type"] == "noul":
+            criteria = question.get("criteria") or {}
+            names += [f"questions.{name}.criteria.{each}" for each in criteria if each not in _OUTCOMES]
+    return tuple(names[:_MAX_IGNORED])
+
+
+def _answer(answer: Answer) -> dict[str, Json]:
+    if isinstance(answer, NoulAnswer):
+        return {"type": "noul", "noul": answer.probability}
+    if isinstance(answer, ChoiceAnswer):
+        return {
+            "type": "choice",
+            "choice": answer.choice,
+            "probabilities": dict(answer.probabilities),
+            "confidence": answer.confidence,
+        }
+    return {
+        "type": "score",
+        "score": answer.score,
+        "legend": {str(index): level for index, level in enumerate(answer.levels)},
+        "probabilities": {str(index): probability for index, probability in enumerate(answer.probabilities)},
+        "confidence": answer.confidence,
+    }
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise BodyError(f"{next(name for name in names if names.count(name) > 1)}: stands twice in one object")
+    return found
+
+
+def _not_a_number(name: str) -> Json:
+    raise BodyError(f"{name} is not a JSON number")

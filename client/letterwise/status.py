@@ -1,0 +1,82 @@
+"""Reads a failed call's status into an error of the client's tree.
+
+Owns the `grpc-status-details-bin` trailer: a `google.rpc.Status`, read through the messages of the same wire layout in
+`errors.proto`, so that the base install needs no other package. Pure; takes names and bytes, no gRPC types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypedDict
+
+from google.protobuf.message import DecodeError
+
+from .errors import CODES, LetterwiseError, Unknown, Violation
+from .v1 import errors_pb2
+
+DETAILS_TRAILER = "grpc-status-details-bin"
+PUSHBACK_TRAILER = "grpc-retry-pushback-ms"
+
+
+class Details(TypedDict, total=False):
+    """What a status may carry, under the names of LetterwiseError's own fields."""
+
+    retry_after_seconds: float
+    violations: tuple[Violation, ...]
+    tokens: int
+    limit_tokens: int
+    error_id: str
+
+
+def error_from_status(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]] = ()) -> LetterwiseError:
+    """The error for a call that ended with `code`, the name of a gRPC code; an unheard-of name reads as UNKNOWN."""
+    kind = CODES.get(code, Unknown)
+    try:
+        details = read_details(dict(trailers))
+    except (DecodeError, ValueError):
+        # details only explain a code: damaged ones must not hide it
+        details = Details()
+    return kind(message or f"The call failed with {code}.", **details)
+
+
+def read_details(trailers: dict[str, str | bytes]) -> Details:
+    """Every detail that this client knows; others are passed over.
+
+    Raises DecodeError or ValueError for details that are damaged.
+    """
+    details = Details()
+    if pushback := trailers.get(PUSHBACK_TRAILER):
+        details["retry_after_seconds"] = int(pushback) / 1000
+    encoded = trailers.get(DETAILS_TRAILER, b"")
+    if isinstance(encoded, bytes):
+        for detail in errors_pb2.ErrorStatus.FromString(encoded).details:
+            if reader := _READERS.get(detail.type_url.rpartition("/")[2]):
+                details.update(reader(detail.value))
+    return details
+
+
+def _bad_request(encoded: bytes) -> Details:
+    found = errors_pb2.ErrorBadRequest.FromString(encoded).field_violations
+    return Details(violations=tuple(Violation(each.field, each.description) for each in found))
+
+
+def _retry_info(encoded: bytes) -> Details:
+    delay = errors_pb2.ErrorRetryInfo.FromString(encoded).retry_delay
+    return Details(retry_after_seconds=delay.seconds + delay.nanos / 1e9)
+
+
+def _request_info(encoded: bytes) -> Details:
+    return Details(error_id=errors_pb2.ErrorRequestInfo.FromString(encoded).request_id)
+
+
+def _token_limit(encoded: bytes) -> Details:
+    limit = errors_pb2.TokenLimit.FromString(encoded)
+    return Details(tokens=limit.tokens, limit_tokens=limit.limit_tokens)
+
+
+_READERS: dict[str, Callable[[bytes], Details]] = {
+    "google.rpc.BadRequest": _bad_request,
+    "google.rpc.RetryInfo": _retry_info,
+    "google.rpc.RequestInfo": _request_info,
+    errors_pb2.TokenLimit.DESCRIPTOR.full_name: _token_limit,
+}

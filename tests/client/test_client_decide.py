@@ -1,0 +1,192 @@
+"""Typed questions go out and typed answers come back, the same from both clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from letterwise import (
+    Accepted,
+    AsyncClient,
+    Choice,
+    ChoiceAnswer,
+    Client,
+    Completed,
+    InvalidRequest,
+    Noul,
+    NoulAnswer,
+    Option,
+    PrefixProgress,
+    Score,
+    ScoreAnswer,
+    Skipped,
+    WasSkipped,
+    gather,
+)
+from letterwise.v1 import decision_pb2
+
+WRONG: Any = 3  # where text is wanted
+STATE = {"z": 1, "a": ["é🙂", None]}
+QUESTIONS = {
+    "angry": Noul("Is the customer angry?", yes="furious"),
+    "team": Choice("Which team?", {"shipping": None, "billing": {"why": "money"}}),
+    "urgency": Score("How urgent?", ["can wait", ["list", 1], {"k": 0.5}, "can wait"]),
+    "refund": Noul("Refund?", ask_if={"angry": ["yes"], "team": "billing"}),
+}
+
+
+def test_request_keeps_order_and_types(server: Any) -> None:
+    """Text stays text, anything else is JSON text with its keys in order, and lists keep their order."""
+    with Client(server.target) as client:
+        client.decide(STATE, QUESTIONS, samples=4, ask=["angry", "team"], model="any")
+    sent = server.servicer.requests[0]
+    assert sent.state.json == '{"z": 1, "a": ["é🙂", null]}'
+    assert [question.id for question in sent.questions] == list(QUESTIONS)
+    assert sent.questions[0].noul.yes.text == "furious"
+    assert not sent.questions[0].noul.HasField("no")
+    options = sent.questions[1].choice.options
+    assert [option.name for option in options] == ["shipping", "billing"]
+    assert not options[0].HasField("description")
+    assert json.loads(options[1].description.json) == {"why": "money"}
+    assert [level.WhichOneof("kind") for level in sent.questions[2].score.levels] == ["text", "json", "json", "text"]
+    wanted = [(each.question_id, list(each.answers)) for each in sent.questions[3].ask_if]
+    assert wanted == [("angry", ["yes"]), ("team", ["billing"])]
+    assert (sent.samples, list(sent.ask), sent.model) == (4, ["angry", "team"], "any")
+
+
+def test_questions_may_carry_their_ids(server: Any) -> None:
+    """A list of questions with ids sends what the mapping sends."""
+    listed = [Noul("Angry?", id="angry"), Choice("Team?", ["a", Option("b", "second")], id="team")]
+    mapped = {"angry": Noul("Angry?"), "team": Choice("Team?", {"a": None, "b": "second"})}
+    with Client(server.target) as client:
+        client.decide("s", listed)
+        client.decide("s", mapped)
+    first, second = server.servicer.requests
+    assert first == second
+
+
+def test_decide_gives_typed_answers(server: Any) -> None:
+    """Each answer has its question's type, unrounded numbers and its options in order."""
+    with Client(server.target) as client:
+        decision = client.decide(STATE, QUESTIONS)
+    assert list(decision.answers) == ["angry", "team", "urgency"]
+    assert decision["angry"] == NoulAnswer("angry", 2 / 3, 0.1 + 0.2)
+    team = decision["team"]
+    assert team == ChoiceAnswer("team", "shipping", {"shipping": 2 / 3, "billing": 1 / 3}, 1 / 3, 0.1 + 0.2)
+    assert isinstance(team, ChoiceAnswer)
+    assert list(team.probabilities) == ["shipping", "billing"]
+    urgency = decision["urgency"]
+    assert isinstance(urgency, ScoreAnswer)
+    assert urgency.levels == ("can wait", ["list", 1], {"k": 0.5}, "can wait")
+    assert (urgency.probabilities, urgency.score, urgency.most_likely) == ((0.4, 0.2, 0.2, 0.2), 1 / 7, 0)
+    assert decision.skipped == (Skipped("refund", "angry", "no", ("yes",)),)
+    assert decision.diagnostics.skipped == decision.skipped
+    assert (decision.model, decision.usage.input_tokens, decision.diagnostics.prefix.tier) == ("scripted", 400, "exact")
+    with pytest.raises(KeyError, match="skipped"):
+        decision["refund"]
+    with pytest.raises(KeyError):
+        decision["nobody"]
+
+
+@pytest.mark.parametrize(("probability", "yes"), [(0.5, True), (0.4999, False), (1.0, True)])
+def test_noul_answer_is_yes_from_one_half(probability: float, yes: bool) -> None:
+    """`yes` turns at one half."""
+    assert NoulAnswer("q", probability, 1.0).yes is yes
+
+
+def test_stream_tells_events_in_order(server: Any) -> None:
+    """Accepted first, then progress, outcomes and completed; an event of a newer contract is passed over."""
+    with Client(server.target) as client:
+        events = list(client.decide_stream(STATE, QUESTIONS))
+    kinds = [event.kind for event in events]
+    assert kinds == ["accepted", *["prefix"] * 3, "skipped", *["answer"] * 3, "completed"]
+    assert events[0] == Accepted(3, 400)
+    assert events[3] == PrefixProgress(150, 150, 64)
+    assert isinstance(events[4], WasSkipped)
+    assert isinstance(events[-1], Completed)
+
+
+def test_stream_gathers_to_the_unary_reply(server: Any) -> None:
+    """The union of the events equals the reply of `decide`, order included."""
+    with Client(server.target) as client:
+        streamed = gather(client.decide_stream(STATE, QUESTIONS), list(QUESTIONS))
+        unary = client.decide(STATE, QUESTIONS)
+    assert streamed == unary
+    assert list(streamed.answers) == list(unary.answers)
+    with pytest.raises(ValueError, match="completed"):
+        gather([Accepted(1, 1)])
+
+
+def test_prewarm_and_info_are_typed(server: Any) -> None:
+    """The smaller calls fill their classes too; an absent optional is None."""
+    with Client(server.target) as client:
+        read, info = client.prewarm("state"), client.info()
+    assert server.servicer.requests[0].state.text == "state"
+    assert (read.prompt_tokens, read.reused_tokens, read.stored, read.tier) == (150, 64, True, "exact")
+    assert read.diagnostics.prefix.tokens == 150
+    assert (info.model.name, info.model.problem, info.model.weights_bytes) == ("scripted", None, 2**40)
+    assert (info.calibration.temperature, info.prefix_store.records, info.build.platform) == (0.85, 3, "test")
+
+
+def test_async_client_equals_the_sync_one(server: Any) -> None:
+    """Every method of AsyncClient sends the same message and returns the same values."""
+
+    async def everything() -> list[Any]:
+        async with AsyncClient(server.target) as client:
+            decision = await client.decide(STATE, QUESTIONS, samples=2)
+            events = [event async for event in client.decide_stream(STATE, QUESTIONS, ask=["angry"])]
+            return [decision, events, await client.prewarm(STATE), await client.info()]
+
+    with Client(server.target) as client:
+        sync = [
+            client.decide(STATE, QUESTIONS, samples=2),
+            list(client.decide_stream(STATE, QUESTIONS, ask=["angry"])),
+            client.prewarm(STATE),
+            client.info(),
+        ]
+    assert asyncio.run(everything()) == sync
+    requests = server.servicer.requests
+    assert requests[:4] == requests[4:]
+
+
+@pytest.mark.parametrize(
+    ("state", "questions", "keywords", "field"),
+    [
+        (float("nan"), {"q": Noul("?")}, {}, "state"),
+        ({"a": object()}, {"q": Noul("?")}, {}, "state"),
+        ("half \ud800", {"q": Noul("?")}, {}, "state"),
+        ("s", {"q": Noul({1, 2})}, {}, "questions[0].instructions"),
+        ("s", {"a": Noul("?"), "\udfff": Noul("?")}, {}, "questions[1].id"),
+        ("s", {"q": Choice("?", [Option("ok"), Option(WRONG)])}, {}, "questions[0].options[1].name"),
+        ("s", {"q": Choice("?", {"a": b"bytes"})}, {}, "questions[0].options[0].description"),
+        ("s", {"q": Score("?", ["low", float("inf")])}, {}, "questions[0].levels[1]"),
+        ("s", {"q": Noul("?", yes={"x": 1j})}, {}, "questions[0].yes"),
+        ("s", {"q": Noul("?", ask_if={"o": ["yes", WRONG]})}, {}, "questions[0].ask_if[0].answers[1]"),
+        ("s", {"q": "Is it?"}, {}, "questions[0]"),
+        ("s", {"q": Noul("?")}, {"samples": 0}, "samples"),
+        ("s", {"q": Noul("?")}, {"samples": True}, "samples"),
+        ("s", {"q": Noul("?")}, {"ask": []}, "ask"),
+        ("s", {"q": Noul("?")}, {"ask": [1]}, "ask[0]"),
+    ],
+)
+def test_value_that_cannot_travel_names_its_field(
+    server: Any, state: Any, questions: Any, keywords: dict[str, Any], field: str
+) -> None:
+    """A value that the wire cannot carry is refused before anything is sent."""
+    with Client(server.target) as client, pytest.raises(InvalidRequest) as refused:
+        client.decide(state, questions, **keywords)
+    assert [violation.field for violation in refused.value.violations] == [field]
+    assert server.servicer.requests == []
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_every_rpc_has_a_client_method(client_class: type) -> None:
+    """A new RPC in the contract fails here until both clients have it."""
+    named = {"GetInfo": "info"}
+    for method in decision_pb2.DESCRIPTOR.services_by_name["DecisionService"].methods:
+        words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name).removeprefix(
+            "_"
+        )
+        assert callable(getattr(client_class, named.get(method.name, words)))
