@@ -1,0 +1,118 @@
+"""The one door to mlx: what computes, and how fast.
+
+Other modules take `mx`, `nn` and mlx-lm's `caches` from here, so that mlx-lm is always imported first by this one; the
+package has put the BLAS in place before. mlx computes only on the engine thread. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from . import prepared
+
+_log = logging.getLogger(__name__)
+_LINUX = sys.platform.startswith("linux")
+_GEMM_WIDTH = 256
+_PROBE_SECONDS = 0.05
+_SLOW_GFLOPS = 15.0  # the reference BLAS gives 2-5 on one core, OpenBLAS 60 and more
+
+
+@contextlib.contextmanager
+def _open_file_limit_kept() -> Iterator[None]:
+    """Undo mlx-lm's lowering of the process's limit on open files: a server needs its sockets.
+
+    mlx-lm sets soft 2048 and hard 4096 when imported. A hard limit once lowered stays so without root, and the
+    call fails where the hard limit is below that; so it is held off rather than repaired.
+    """
+    import resource
+
+    original = resource.setrlimit
+    resource.setrlimit = lambda *_: None
+    try:
+        yield
+    finally:
+        resource.setrlimit = original
+
+
+with _open_file_limit_kept():
+    from mlx_lm.models import cache as caches
+
+__all__ = ["Backend", "caches", "measure_gflops", "mx", "nn", "open_backend"]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What computes. `blas` is "none" where only the slow reference one is there, "" on Metal and CUDA.
+
+    `gflops` is the start-up probe of one float32 product, 0 on Metal and CUDA.
+    """
+
+    device: str  # cpu, metal or cuda
+    blas: str
+    gflops: float
+    blas_threads: int
+
+    @property
+    def computes_float32(self) -> bool:
+        """Whether weights are best held as float32: on a processor only those products use the BLAS."""
+        return self.device == "cpu"
+
+
+_opened: Backend | None = None
+
+
+def open_backend(blas_threads: int = 1) -> Backend:
+    """The process's backend, probed and reported in the log the first time. Call on the engine thread."""
+    global _opened
+    if _opened is None or _opened.blas_threads != blas_threads:
+        _opened = _probe(blas_threads)
+    return _opened
+
+
+def measure_gflops(seconds: float = _PROBE_SECONDS) -> float:
+    """Billions of float32 operations a second in a square matrix product, the best of the runs in `seconds`."""
+    left = mx.random.normal((_GEMM_WIDTH, _GEMM_WIDTH))
+    right = mx.random.normal((_GEMM_WIDTH, _GEMM_WIDTH))
+    mx.eval(left, right, left @ right)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        mx.eval(left @ right)
+        best = min(best, time.perf_counter() - start)
+    return 2 * _GEMM_WIDTH**3 / best / 1e9
+
+
+def _probe(blas_threads: int) -> Backend:
+    device = _device()
+    if device != "cpu":
+        return Backend(device=device, blas="", gflops=0.0, blas_threads=blas_threads)
+    prepared.blas.use_threads(blas_threads)
+    backend = Backend(device, prepared.blas.name, measure_gflops(), blas_threads)
+    _report(backend)
+    return backend
+
+
+def _device() -> str:
+    if mx.default_device() == mx.Device(mx.cpu):
+        return "cpu"
+    return "metal" if mx.metal.is_available() else "cuda"
+
+
+def _report(backend: Backend) -> None:
+    _log.info("mlx on cpu, blas %s, %.0f GFLOP/s in float32", backend.blas, backend.gflops)
+    if _LINUX and backend.gflops < _SLOW_GFLOPS:
+        reason = "mlx was imported before it could be loaded" if prepared.late else "OpenBLAS is not there"
+        _log.warning(
+            "float32 products run at %.1f GFLOP/s, 20 to 60 times below what this machine can do: %s. "
+            "Install it with `pip install cmeel-openblas`, or your system's libopenblas0-pthread.",
+            backend.gflops,
+            reason,
+        )

@@ -1,0 +1,58 @@
+"""How much memory this process may still take. Reads the system; knows nothing of models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .backend import mx
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def available_bytes() -> int | None:
+    """The smaller of what the machine has free and what the container's limit leaves; None if neither is known."""
+    if sys.platform == "darwin" or mx.default_device() != mx.Device(mx.cpu):
+        return _device_bytes()
+    known = [amount for amount in (_free_bytes(_MEMINFO), _cgroup_bytes(_CGROUP)) if amount is not None]
+    return min(known) if known else None
+
+
+def _device_bytes() -> int | None:
+    info = mx.device_info()
+    size = info.get("max_recommended_working_set_size") or info.get("memory_size")
+    return int(size) - mx.get_active_memory() if size else None
+
+
+def _free_bytes(meminfo: Path) -> int | None:
+    for line in _lines(meminfo):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_bytes(root: Path) -> int | None:
+    """What the limit of the control group leaves, pages of files that can be dropped not counted. v2, then v1."""
+    layouts = (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    )
+    for limit, used, statistics, droppable in layouts:
+        limits, usage = _lines(root / limit), _lines(root / used)
+        if limits and usage and limits[0].isdigit():
+            rows = dict(line.split()[:2] for line in _lines(root / statistics) if " " in line)
+            return int(limits[0]) - int(usage[0]) + int(rows.get(droppable, 0))
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

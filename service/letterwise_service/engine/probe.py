@@ -1,0 +1,110 @@
+"""What must be known of a model before it is read, found by reading with it.
+
+Engine thread, once per model. The plain full forward is the judge: a way of sharing a prefix is taken only when it
+gives that forward's scores, and rows share a forward only when their bits do not depend on their companions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import ModelUnsuitable
+from . import views
+from .backend import mx
+from .head import LetterHead, pick_head
+from .packing import FORWARD_TOKENS
+from .reader import Manner, Reader, TailScores, Work
+
+_log = logging.getLogger(__name__)
+# Largest difference, relative to the largest score: rounding in 16 bits, or the order of float32 sums.
+_TOLERANCES = {"float32": 1e-3}
+_TOLERANCE_16 = 5e-2
+
+
+def find_manner(model: Any, letter_ids: Sequence[int], ids: Sequence[int], streams: Sequence[Any]) -> Manner:
+    """Try the ways of reading on a prompt of `ids`, best first. Raises ModelUnsuitable when none is right."""
+    head = pick_head(model, letter_ids, mx.array([list(ids)]))
+    prefix, tails = _split(list(ids))
+    expected = [_full(model, head, prefix + tail) for tail in tails]
+    for manner in _candidates(head):
+        found = _try(Reader(model, manner, streams), prefix, tails)
+        if found is None or not _agree(found, expected, _dtype(model)):
+            continue
+        if manner.share is not None and not _independent(Reader(model, manner, streams), prefix, tails, found):
+            _log.info("a row's bits depend on its companions: one row per forward")
+            manner = replace(manner, rows_limit=1)
+        return manner
+    raise ModelUnsuitable("no way of reading questions over a shared state gives this model's own scores")
+
+
+def _candidates(head: LetterHead) -> Iterator[Manner]:
+    for share in (views.view, views.merged, None):
+        for copy in (views.copy, None):
+            yield Manner(head, share, copy)
+
+
+def _split(ids: list[int]) -> tuple[list[int], list[list[int]]]:
+    """A prefix and three tails: two of one canonical width and unequal length, one longer than a forward."""
+    cut = max(1, len(ids) * 2 // 3)
+    prefix, rest = ids[:cut], ids[cut:] or ids[-1:]
+    long = (rest * (FORWARD_TOKENS // len(rest) + 2))[: FORWARD_TOKENS + 5]
+    return prefix, [long[:13], long[3:14], long]
+
+
+def _full(model: Any, head: LetterHead, ids: list[int]) -> list[float]:
+    """Letter scores of one plain forward over the whole prompt."""
+    logits = model(mx.array([ids]))[0, -1].astype(mx.float32)
+    return list(logits[mx.array(head.letter_ids)].tolist())
+
+
+def _try(reader: Reader, prefix: list[int], tails: list[list[int]]) -> list[TailScores] | None:
+    try:
+        return _read(reader, prefix, tails)
+    except Exception as error:  # a cache class that cannot do this: the next way is tried
+        _log.info("a way of reading does not work on this model: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _read(reader: Reader, prefix: list[int], tails: list[list[int]]) -> list[TailScores]:
+    cache = drain(reader.prefill(prefix, Work()))
+    before = [mx.broadcast_to(a, a.shape) for a in views.arrays(cache)]  # new objects that nothing assigns into
+    found = sorted((s for step in reader.read(prefix, cache, tails, Work()) for s in step), key=lambda s: s.index)
+    if not all(mx.array_equal(x, y).item() for x, y in zip(before, views.arrays(cache), strict=True)):
+        raise RuntimeError("reading a tail changed the prefix")
+    return found
+
+
+def _agree(found: list[TailScores], expected: list[list[float]], dtype: str) -> bool:
+    tolerance = _TOLERANCES.get(dtype, _TOLERANCE_16)
+    for scores, right in zip(found, expected, strict=True):
+        size = max(1.0, *(abs(x) for x in right))
+        if not all(abs(a - b) <= tolerance * size for a, b in zip(scores.letters, right, strict=True)):
+            return False
+    return True
+
+
+def _independent(reader: Reader, prefix: list[int], tails: list[list[int]], found: list[TailScores]) -> bool:
+    """Whether the short tails, read one by one and in the other order, give the same bits."""
+    alone = [replace(_read(reader, prefix, [tail])[0], index=i) for i, tail in enumerate(tails[:2])]
+    turned = _read(reader, prefix, [tails[1], tails[0], tails[1], tails[0]])
+    expected = [replace(alone[1 - i % 2], index=i) for i in range(4)]
+    return alone == found[:2] and turned == expected
+
+
+def _dtype(model: Any) -> str:
+    from mlx.utils import tree_flatten
+
+    kinds = {str(a.dtype).removeprefix("mlx.core.") for _, a in tree_flatten(model.parameters())}
+    return "float32" if not kinds & {"float16", "bfloat16"} else "float16"
+
+
+def drain(steps: Any) -> Any:
+    """Run a generator to its end and give what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value

@@ -1,0 +1,165 @@
+"""The reader: a prefix into a cache, and tails over it into letter scores.
+
+Engine thread. Owns the model and how it is run: fixed chunks from position 0, tails at their canonical widths, two
+forwards side by side on two streams of the processor. What it must know of the model it finds by trying (`probe.py`)
+and keeps in a `Manner`. It knows nothing of questions, answers or callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from . import views
+from .backend import caches, mx
+from .head import LetterHead
+from .packing import FORWARD_TOKENS, Forward, plan_forwards
+
+# Part of every kept prefix's salt: raise it when a change here can change a bit of a cache.
+READER_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How one model is read.
+
+    share: gives a cache for N rows over a prefix, or None when no view covers the model's layers.
+    copy: gives an independent cache with a prefix's bits, or None when the prefix must be computed again.
+    rows_limit: 1 when a row's bits depend on its companions, else as many as a forward takes.
+    """
+
+    head: LetterHead
+    share: Callable[[views.Cache, int], views.Cache] | None = views.view
+    copy: Callable[[views.Cache], views.Cache] | None = views.copy
+    rows_limit: int = FORWARD_TOKENS
+
+
+@dataclass(frozen=True)
+class TailScores:
+    """Tail `index`'s scores at its last token: all 52 letters, and log Σ exp over the whole vocabulary."""
+
+    index: int
+    letters: tuple[float, ...]
+    log_total: float
+
+
+@dataclass
+class Work:
+    """What was run: forwards, real tokens and padding; for diagnostics and metrics."""
+
+    forwards: int = 0
+    computed_tokens: int = 0
+    padded_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One forward, not yet built. `build` gives the arrays to evaluate; (N, D) answer positions when `tails`."""
+
+    build: Callable[[], list[Any]]
+    tails: tuple[int, ...]
+    tokens: int
+    padding: int
+
+
+class Reader:
+    """Reads prefixes and tails on one model. `lanes`: forwards that run side by side in one step."""
+
+    def __init__(self, model: Any, manner: Manner, streams: Sequence[Any]) -> None:
+        self.model = model
+        self.manner = manner
+        self._streams = tuple(streams)
+
+    @property
+    def lanes(self) -> int:
+        return len(self._streams)
+
+    def prefill(self, ids: Sequence[int], work: Work) -> Generator[int, None, views.Cache]:
+        """Compute the prefix `ids` in chunks from position 0; yields tokens done after each step, returns the cache."""
+        cache: views.Cache = caches.make_prompt_cache(self.model)
+        for done in self._steps(self._chunks(ids, cache), work):
+            yield sum(tokens for tokens, _ in done)
+        cache = views.seal(cache)
+        mx.eval(views.arrays(cache))
+        return cache
+
+    def read(
+        self, prefix: Sequence[int], cache: views.Cache, tails: Sequence[Sequence[int]], work: Work
+    ) -> Generator[list[TailScores], None, None]:
+        """Read `tails` (ids after the prefix); yields after each step the scores that it brought, longest tails first."""
+        for done in self._steps(self._tail_units(prefix, cache, tails), work):
+            yield self._scores([(tails_of, arrays[0]) for _, (tails_of, arrays) in done if tails_of])
+
+    def _steps(self, units: Iterator[_Unit], work: Work) -> Iterator[list[tuple[int, tuple[tuple[int, ...], list[Any]]]]]:
+        """Evaluate the units, a lane each: per step, each unit's tokens, its tails and its arrays."""
+        while batch := list(islice(units, self.lanes)):
+            built = []
+            for stream, unit in zip(self._streams, batch, strict=False):
+                with mx.stream(stream):
+                    built.append(unit.build())
+            mx.eval(built)
+            for unit in batch:
+                work.forwards += 1
+                work.computed_tokens += unit.tokens
+                work.padded_tokens += unit.padding
+            yield [(unit.tokens, (unit.tails, arrays)) for unit, arrays in zip(batch, built, strict=True)]
+
+    def _chunks(self, ids: Sequence[int], cache: views.Cache) -> Iterator[_Unit]:
+        """`ids` into `cache`, a forward at a time; only the cache is evaluated, so the last layer's output is not."""
+        for start in range(0, len(ids), FORWARD_TOKENS):
+            chunk = ids[start : start + FORWARD_TOKENS]
+            yield _Unit(lambda chunk=chunk: self._extend(chunk, cache), (), len(chunk), 0)
+
+    def _extend(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
+        self.manner.head.forward(self.model, mx.array([ids]), cache)  # (1, L)
+        return views.arrays(cache)
+
+    def _tail_units(
+        self, prefix: Sequence[int], cache: views.Cache, tails: Sequence[Sequence[int]]
+    ) -> Iterator[_Unit]:
+        share = self.manner.share
+        plan = plan_forwards([len(tail) for tail in tails], rows_limit=self.manner.rows_limit)
+        alone = plan.alone if share else (*plan.alone, *(i for forward in plan.shared for i in forward.rows))
+        for i in alone:
+            yield from self._alone(i, tails[i], prefix, cache)
+        for forward in plan.shared if share else ():
+            lengths = [len(tails[i]) for i in forward.rows]
+            yield _Unit(
+                lambda forward=forward: self._together(forward, cache, tails),
+                forward.rows,
+                sum(lengths),
+                forward.width * len(lengths) - sum(lengths),
+            )
+
+    def _together(self, forward: Forward, cache: views.Cache, tails: Sequence[Sequence[int]]) -> list[Any]:
+        """One forward of tails over a view; each row is read at its last real token. → [(rows, D)]"""
+        assert self.manner.share is not None
+        rows = [tails[i] for i in forward.rows]
+        padded = [[*row, *([row[-1]] * (forward.width - len(row)))] for row in rows]
+        out = self.manner.head.forward(self.model, mx.array(padded), self.manner.share(cache, len(rows)))
+        return [out[mx.arange(len(rows)), mx.array([len(row) - 1 for row in rows])]]
+
+    def _alone(self, i: int, tail: Sequence[int], prefix: Sequence[int], cache: views.Cache) -> Iterator[_Unit]:
+        """A tail on a cache of its own: a copy of the prefix, or the prefix computed again where none can be made."""
+        if self.manner.copy is not None:
+            own = self.manner.copy(cache)
+        else:
+            own = caches.make_prompt_cache(self.model)
+            yield from self._chunks(prefix, own)
+        last = (len(tail) - 1) // FORWARD_TOKENS * FORWARD_TOKENS
+        yield from self._chunks(tail[:last], own)
+        end = tail[last:]
+        yield _Unit(lambda: [self.manner.head.forward(self.model, mx.array([end]), own)[:, -1]], (i,), len(end), 0)
+
+    def _scores(self, read: list[tuple[tuple[int, ...], Any]]) -> list[TailScores]:
+        if not read:
+            return []
+        indices = [i for tails, _ in read for i in tails]
+        letters, totals = self.manner.head.scores(mx.concatenate([last for _, last in read]))
+        mx.eval(letters, totals)
+        return [
+            TailScores(i, tuple(row), total)
+            for i, row, total in zip(indices, letters.tolist(), totals.tolist(), strict=True)
+        ]

@@ -1,0 +1,103 @@
+"""Caches for the rows of a tails forward: views over one shared prefix, and bitwise copies of it.
+
+Engine thread. The cache classes of mlx-lm do the work: a view is a cache of the prefix's own class whose state is
+the prefix's, broadcast to the rows, so windows, masks and recurrent updates are that class's. Writes land in the
+view and are dropped with it. Which models a view serves is found by trying (`reader.py`), not by a list of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .backend import caches, mx
+from .kernels import join_shared
+
+Cache = list[Any]
+
+
+class SharedKVCache(caches.KVCache):  # type: ignore[misc]  # mlx-lm ships no types
+    """A plain attention layer's view: the prefix's keys and values joined to the rows' own, nothing stored.
+
+    prefix keys (1, H, P, D), own keys (B, H, L, D) → joined (B, H, P + L, D).
+    """
+
+    def __init__(self, prefix: Any) -> None:
+        super().__init__()
+        self._prefix = prefix.keys_and_values()
+        self.keys, self.values = self._prefix
+        self.offset = prefix.offset
+
+    def update_and_fetch(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        self.offset += keys.shape[2]
+        self.keys, self.values = join_shared(self._prefix, (keys, values))
+        return self.keys, self.values
+
+    def keys_and_values(self) -> tuple[Any, Any]:
+        return self.keys, self.values
+
+
+def view(cache: Cache, rows: int) -> Cache:
+    """One cache per layer that gives each of `rows` rows the whole prefix."""
+    return [SharedKVCache(c) if type(c) is caches.KVCache else _rebuilt(c, rows) for c in cache]
+
+
+def copy(cache: Cache) -> Cache:
+    """Independent caches with the prefix's own bits: arrays are shared, since MLX never changes one in place."""
+    return [_rebuilt(c, 1) for c in cache]
+
+
+def merged(cache: Cache, rows: int) -> Cache:
+    """The rows' caches by mlx-lm's own batching: each row's prefix copied. For classes whose state does not spread."""
+    copies = [copy(cache) for _ in range(rows)]
+    return [type(c).merge([own[i] for own in copies]) for i, c in enumerate(cache)]
+
+
+def seal(cache: Cache) -> Cache:
+    """`cache` with attention buffers cut to their length: no spare room is kept, counted or copied."""
+    for layer in cache:
+        if type(layer) is caches.KVCache and layer.keys is not None and layer.keys.shape[2] > layer.offset:
+            layer.keys, layer.values = (mx.contiguous(x) for x in layer.keys_and_values())
+    return cache
+
+
+def arrays(cache: Cache) -> list[Any]:
+    """Every array that the cache holds, to evaluate or to count."""
+    found: list[Any] = []
+    for layer in cache:
+        _collect(layer.state, found)
+    return found
+
+
+def nbytes(cache: Cache) -> int:
+    """Bytes of the arrays that the cache holds."""
+    return sum(int(a.nbytes) for a in arrays(cache))
+
+
+def _rebuilt(layer: Any, rows: int) -> Any:
+    """A cache of the same class from the layer's state, each array spread over `rows`.
+
+    A new array object for every array: a class that assigns into a slice changes the object it holds.
+    """
+    return type(layer).from_state(_spread(layer.state, rows))
+
+
+def _spread(state: Any, rows: int) -> Any:
+    if isinstance(state, mx.array):
+        shape = (rows, *state.shape[1:]) if state.ndim and state.shape[0] == 1 else state.shape
+        return mx.broadcast_to(state, shape)
+    if isinstance(state, dict):
+        return {key: _spread(item, rows) for key, item in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_spread(item, rows) for item in state)
+    return state
+
+
+def _collect(state: Any, found: list[Any]) -> None:
+    if isinstance(state, mx.array):
+        found.append(state)
+    elif isinstance(state, dict):
+        _collect(list(state.values()), found)
+    elif isinstance(state, Sequence) and not isinstance(state, str):
+        for item in state:
+            _collect(item, found)

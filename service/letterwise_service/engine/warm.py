@@ -1,0 +1,118 @@
+"""From a configuration to a model that serves: load, check, probe, budget, one decision to warm it.
+
+Engine thread, once. Puts the engine's parts together; each part knows nothing of the others' insides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import EngineConfig
+from ..errors import ModelUnsuitable
+from ..method.prompt import PROMPT_FORMAT_VERSION, resolve_style
+from . import views
+from .backend import Backend, caches, mx, open_backend
+from .budgets import Admission, Budgets
+from .events import ModelInfo
+from .jobs import Served
+from .loading import LoadedModel, load
+from .memory import available_bytes
+from .packing import FORWARD_TOKENS
+from .prefixes import PrefixStore
+from .probe import drain, find_manner
+from .reader import READER_VERSION, Manner, Reader, Work
+from .tokens import PromptTokens
+
+_PROBE = "State:\nA parcel of books arrived two days late, and its box was open.\n\nQuestion: Was the parcel late?"
+# Of the memory that the model leaves: what kept prefixes may take, and what one decision may.
+_STORE_SHARE = 0.25
+_DECISION_SHARE = 0.5
+_UNKNOWN_MEMORY_BYTES = 2 * 2**30
+# Bytes that MLX may keep of freed buffers, to use again.
+_BUFFER_CACHE_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """`served` and `admission` are None when the model cannot serve letter reads; `info.problem` says why."""
+
+    info: ModelInfo
+    served: Served | None = None
+    admission: Admission | None = None
+
+
+def warm(config: EngineConfig) -> Warmed:
+    """Raises LoadFailed."""
+    backend = open_backend(config.blas_threads)
+    mx.set_cache_limit(_BUFFER_CACHE_BYTES)
+    loaded = load(config.model, alias=config.alias)
+    style = resolve_style(config.prompt_style, loaded.names)
+    try:
+        tokens = PromptTokens(loaded.tokenizer)
+        manner = find_manner(loaded.model, tokens.letter_ids, tokens.messages([_PROBE])[0].ids, _streams(backend))
+    except ModelUnsuitable as error:
+        return Warmed(_info(loaded, backend, style, config, path="", tier="unsupported", problem=str(error)))
+    reader = Reader(loaded.model, manner, _streams(backend))
+    budgets = _budgets(reader, loaded, config)
+    store = _store(config, manner, loaded, tier=_tier(loaded.model, manner) if config.prefix_store else "off")
+    info = _info(loaded, backend, style, config, path=manner.head.path, tier=store.tier, problem=None)
+    served = Served(info.model, style, reader, tokens, store)
+    return Warmed(info, served, Admission(tokens, budgets, style))
+
+
+def _streams(backend: Backend) -> list[Any]:
+    """One lane on a GPU; on the processor two, which beats two BLAS threads on one lane."""
+    first = mx.default_stream(mx.default_device())
+    return [first, mx.new_stream(mx.cpu)] if backend.device == "cpu" else [first]
+
+
+def _tier(model: Any, manner: Manner) -> str:
+    """exact: every layer is plain attention. checkpoint: other layers, whose state can be copied."""
+    if all(type(layer) is caches.KVCache for layer in caches.make_prompt_cache(model)):
+        return "exact"
+    return "checkpoint" if manner.copy is not None else "unsupported"
+
+
+def _budgets(reader: Reader, loaded: LoadedModel, config: EngineConfig) -> Budgets:
+    probe = list(range(10, 10 + 2 * FORWARD_TOKENS))
+    cache = drain(reader.prefill([i % 50 for i in probe], Work()))
+    bytes_per_token = max(1, views.nbytes(cache) // len(probe))
+    memory_tokens = int(_free_bytes() * _DECISION_SHARE / (2 * bytes_per_token))  # the prefix, and a tail's copy of it
+    return Budgets(config.context_tokens or loaded.context_tokens, memory_tokens)
+
+
+def _store(config: EngineConfig, manner: Manner, loaded: LoadedModel, *, tier: str) -> PrefixStore:
+    return PrefixStore(
+        tier=tier,
+        salt=f"reader {READER_VERSION}, forward {FORWARD_TOKENS}, {loaded.identity}",
+        max_records=config.prefix_store_records,
+        budget_bytes=config.prefix_store_bytes or int(_free_bytes() * _STORE_SHARE),
+    )
+
+
+def _free_bytes() -> int:
+    """What the machine has left now, the model loaded; a modest guess where it does not say."""
+    return available_bytes() or _UNKNOWN_MEMORY_BYTES
+
+
+def _info(
+    loaded: LoadedModel, backend: Backend, style: str, config: EngineConfig, *, path: str, tier: str, problem: str | None
+) -> ModelInfo:
+    return ModelInfo(
+        model=loaded.name,
+        architecture=loaded.architecture,
+        path=path,
+        prompt_style=style,
+        prompt_format_version=PROMPT_FORMAT_VERSION,
+        context_tokens=config.context_tokens or loaded.context_tokens,
+        forward_tokens=FORWARD_TOKENS,
+        tier=tier,
+        device=backend.device,
+        dtype=loaded.dtype,
+        blas=backend.blas,
+        blas_gflops=backend.gflops,
+        parameters=loaded.parameters,
+        weights_bytes=loaded.weights_bytes,
+        problem=problem,
+    )
