@@ -80,8 +80,8 @@ def tiny_config(architecture: str) -> dict[str, Any]:
 def tiny_model(architecture: str, seed: int = 7) -> nn.Module:
     """A random float32 model of one of mlx-lm's architectures, with weights large enough to tell prompts apart."""
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
-    model = module.Model(module.ModelArgs.from_dict(tiny_config(architecture)))
     mx.random.seed(seed)
+    model = module.Model(module.ModelArgs.from_dict(tiny_config(architecture)))
     scale = {name: 3.0 if "embed" not in name else 1.0 for name, _ in tree_flatten(model.parameters())}
     model.update(tree_map(lambda a: a.astype(mx.float32), model.parameters()))
     model.load_weights(

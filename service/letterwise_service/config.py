@@ -1,7 +1,8 @@
-"""The frozen settings, and the only reader of flags and environment: a flag wins over LETTERWISE_*, which wins over a default.
+"""The frozen settings, and the only reader of flags and environment.
 
-Each setting is one field with its default, its help line and its parser; the flag (`--queue-jobs`) and the variable
-(`LETTERWISE_QUEUE_JOBS`) take their names from the field. Knows nothing of what the settings do.
+A flag wins over LETTERWISE_*, which wins over a default. Each setting is one field with its default, its help line
+and its parser; the flag (`--queue-jobs`) and the variable (`LETTERWISE_QUEUE_JOBS`) take their names from the field.
+Knows nothing of what the settings do.
 """
 
 from __future__ import annotations

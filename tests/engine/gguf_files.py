@@ -56,7 +56,7 @@ def finish(writer: GGUFWriter, path: Path) -> Path:
     return path
 
 
-class _Writer(GGUFWriter):  # type: ignore[misc]
+class _Writer(GGUFWriter):
     """A GGUFWriter that leaves something out and makes its own random tensors."""
 
     def __init__(self, path: Path, architecture: str, leave_out: str, kind: Kind, seed: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from letterwise_service.engine import backend, blas
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the preload is for Linux processors")
@@ -127,3 +128,12 @@ def test_blas_renames_only_to_a_name_the_library_holds() -> None:
     (path,) = blas._files_of("mlx-cpu", "libgfortran-")
     with pytest.raises(ValueError, match="never was"):
         blas.with_soname(path.read_bytes(), "libsomething.so.9")
+
+
+def test_open_backend_keeps_the_threads_it_was_opened_with() -> None:
+    """Whoever asks without a number gets the backend as it is, and does not set it back to one thread."""
+    try:
+        assert backend.open_backend(2).blas_threads == 2
+        assert backend.open_backend().blas_threads == 2
+    finally:
+        assert backend.open_backend(1).blas_threads == 1

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from letterwise_service.engine import embedded
 from letterwise_service.errors import LoadFailed
 
@@ -119,7 +120,8 @@ def test_fetch_replaces_a_file_that_was_damaged_or_cut(cache: Path, tmp_path: Pa
     with path.open("r+b") as file:
         file.seek(50_000_000)
         file.write(b"\xff\x00\xff\x00")
-    assert embedded._sha256(embedded.fetch().open("rb")) == embedded.SHA256
+    with embedded.fetch().open("rb") as file:
+        assert embedded._sha256(file) == embedded.SHA256
     os.truncate(path, 1000)
     assert embedded.fetch().stat().st_size == embedded.FILE_BYTES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader, GGUFWriter, RopeScalingType, dequantize
+
 from letterwise_service.engine import embedded
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.gguf import GgufFile
 from letterwise_service.engine.gguf_model import build, build_packed, configuration, stays_packed
 from letterwise_service.engine.gguf_tokenizer import tokenizer_of
 from letterwise_service.errors import LoadFailed
-
 from tests.engine import gguf_files
 from tests.engine.gguf_files import BASE, EPSILON, HEAD_DIM, HEADS, KV_HEADS, LAYERS, TOKENS, finish, tiny_gguf
 from tests.tiny import SPECIALS
@@ -235,7 +236,7 @@ def plain_logits(
     return np.asarray(norm(x, "output_norm.weight") @ head.T)
 
 
-FACTORS = np.linspace(1.0, 8.0, HEAD_DIM // 2)
+FACTORS: Any = np.linspace(1.0, 8.0, HEAD_DIM // 2)
 
 
 @pytest.mark.parametrize(
@@ -270,12 +271,16 @@ def test_gguf_packed_model_gives_the_logits_of_the_dequantized(tmp_path: Path, k
     packed = build_packed(file, config, dtype=mx.float32)
     wanted = build(file, config, dtype=mx.float32)(ids)
     assert "scales" in packed.layers[0].self_attn.q_proj
-    assert mx.abs(packed(ids) - wanted).max().item() < 1e-3 * mx.abs(wanted).max().item()
+    assert float(mx.abs(packed(ids) - wanted).max()) < 1e-3 * float(mx.abs(wanted).max())
 
 
 def test_gguf_packed_form_is_not_claimed_for_other_types(tmp_path: Path) -> None:
     """A file with one type that mlx cannot compute with is dequantized instead."""
     assert not stays_packed(GgufFile(tiny_gguf(tmp_path / "m.gguf", kind=Kind.Q5_1)))
+
+
+def model_and_tokenizer(file: GgufFile) -> tuple[Any, Any]:
+    return build(file, configuration(file), dtype=mx.float32), tokenizer_of(file)
 
 
 def cuts(tmp_path: Path, pre: str, text: str) -> list[str]:
@@ -345,9 +350,7 @@ def joined_by_score(text: str, scores: dict[str, float]) -> list[str]:
     """SentencePiece's rule done plainly: join the neighbours whose union scores highest, the first of equals."""
     pieces = list(text)
     while True:
-        unions = [
-            (scores[a + b], -i) for i, (a, b) in enumerate(zip(pieces, pieces[1:], strict=False)) if a + b in scores
-        ]
+        unions = [(scores[a + b], -i) for i, (a, b) in enumerate(pairwise(pieces)) if a + b in scores]
         if not unions:
             return pieces
         at = -max(unions)[1]
@@ -417,8 +420,7 @@ def test_gguf_that_is_not_supported_says_why(tmp_path: Path, options: dict[str, 
     """Each thing that is missing or not supported is one sentence that names it."""
     file = GgufFile(tiny_gguf(tmp_path / "m.gguf", **options))
     with pytest.raises(LoadFailed, match=said):
-        build(file, configuration(file), dtype=mx.float32)
-        tokenizer_of(file)
+        model_and_tokenizer(file)
 
 
 def test_gguf_of_unknown_tokenizer_kind_says_which(tmp_path: Path) -> None:
@@ -461,7 +463,7 @@ def test_gguf_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
     ends = [*range(4, 9000, 61), *np.linspace(9000, len(whole) - 1, 20, dtype=int).tolist()]
     for end in ends:
         path.write_bytes(whole[:end])
-        with pytest.raises(LoadFailed, match="cut short|not a GGUF"):
+        with pytest.raises(LoadFailed, match=r"cut short|not a GGUF"):
             GgufFile(path)
 
 

@@ -14,16 +14,23 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
+
 from letterwise_service.engine import memory
 from letterwise_service.engine.backend import mx, nn
 from letterwise_service.engine.checkpoint import read_checkpoint
 from letterwise_service.engine.loading import load
 from letterwise_service.errors import LoadFailed
-from mlx.utils import tree_flatten
-
-from tests.engine.gguf_files import tiny_gguf
 from tests import tiny
+from tests.engine.gguf_files import tiny_gguf
 from tests.tiny import tiny_config
+
+
+def parameters(model: Any) -> dict[str, mx.array]:
+    """A model's parameters by name."""
+    from mlx.utils import tree_flatten
+
+    flat: Any = tree_flatten(model.parameters())
+    return dict(flat)
 
 
 def tiny_model(architecture: str) -> Any:
@@ -43,8 +50,9 @@ def quantized_folder(folder: Path, *, bits: int = 4, group_size: int = 32) -> Pa
     tiny_folder(folder, quantization={"bits": bits, "group_size": group_size})
     model = tiny_model("llama")
     model.set_dtype(mx.bfloat16)
-    nn.quantize(model, group_size=group_size, bits=bits)
-    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    layers: Any = nn
+    layers.quantize(model, group_size=group_size, bits=bits)
+    mx.save_safetensors(str(folder / "model.safetensors"), parameters(model))
     return folder
 
 
@@ -62,7 +70,7 @@ def test_load_folder_describes_the_model(tmp_path: Path) -> None:
     """Names, context, counts and tokenizer come from the folder; an alias is what it is served under."""
     folder = tiny_folder(tmp_path / "OpenJev-tiny", max_position_embeddings=2048)
     loaded = load(str(folder), alias="judge")
-    values = [value for _, value in tree_flatten(tiny_model("llama").parameters())]
+    values = parameters(tiny_model("llama")).values()
     assert loaded.name == "judge"
     assert {str(folder), "OpenJev-tiny", "judge"} <= set(loaded.names)
     assert load(str(folder)).name == "OpenJev-tiny"
@@ -78,11 +86,9 @@ def test_load_on_the_processor_widens_narrow_weights_without_rounding(tmp_path: 
     folder = tiny_folder(tmp_path / "m")
     narrow = tiny_model("llama")
     narrow.set_dtype(mx.bfloat16)
-    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(narrow.parameters())))
+    mx.save_safetensors(str(folder / "model.safetensors"), parameters(narrow))
     loaded = load(str(folder))
-    for (name, wide), (_, value) in zip(
-        tree_flatten(loaded.model.parameters()), tree_flatten(narrow.parameters()), strict=True
-    ):
+    for (name, wide), value in zip(parameters(loaded.model).items(), parameters(narrow).values(), strict=True):
         assert wide.dtype == mx.float32
         assert mx.array_equal(wide, value.astype(mx.float32)), name
 
@@ -92,12 +98,12 @@ def test_load_on_the_processor_widens_narrow_weights_without_rounding(tmp_path: 
 def test_load_on_the_processor_dequantizes_in_float32(tmp_path: Path, bits: int, group_size: int) -> None:
     """Each weight is its packed number times scale plus bias in float32, not rounded to the scales' type."""
     folder = quantized_folder(tmp_path / "m", bits=bits, group_size=group_size)
-    packed = mx.load(str(folder / "model.safetensors"))
+    packed: Any = mx.load(str(folder / "model.safetensors"))
     loaded = load(str(folder))
     for name in ("model.embed_tokens", "model.layers.2.mlp.down_proj", "model.layers.0.self_attn.q_proj"):
         scales, biases = (packed[f"{name}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
         wanted = mx.dequantize(packed[f"{name}.weight"], scales, biases, group_size, bits)
-        assert mx.array_equal(dict(tree_flatten(loaded.model.parameters()))[f"{name}.weight"], wanted)
+        assert mx.array_equal(parameters(loaded.model)[f"{name}.weight"], wanted)
     assert loaded.weights_bytes == read_checkpoint(folder).float32_bytes() == 4 * loaded.parameters
 
 
@@ -144,7 +150,10 @@ def _edit_config(**changes: object) -> Callable[[Path], None]:
 
 
 def _write(name: str, content: bytes) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes(content) and None
+    def write(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return write
 
 
 def _remove(name: str) -> Callable[[Path], None]:
@@ -157,7 +166,7 @@ def _cut_weights(folder: Path) -> None:
 
 
 def _drop_a_tensor(folder: Path) -> None:
-    weights = mx.load(str(folder / "model.safetensors"))
+    weights: Any = mx.load(str(folder / "model.safetensors"))
     mx.save_safetensors(str(folder / "model.safetensors"), dict(list(weights.items())[1:]))
 
 

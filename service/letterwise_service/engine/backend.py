@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx import nn
 
 from . import prepared
 
@@ -43,9 +43,10 @@ def _open_file_limit_kept() -> Iterator[None]:
 
 
 with _open_file_limit_kept():
+    from mlx_lm.models import activations
     from mlx_lm.models import cache as caches
 
-__all__ = ["Backend", "caches", "measure_gflops", "mx", "nn", "open_backend"]
+__all__ = ["Backend", "activations", "caches", "measure_gflops", "mx", "nn", "open_backend"]
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,17 @@ class Backend:
         return self.device == "cpu"
 
 
-_opened: Backend | None = None
+_opened: list[Backend] = []
 
 
-def open_backend(blas_threads: int = 1) -> Backend:
-    """The process's backend, probed and reported in the log the first time. Call on the engine thread."""
-    global _opened
-    if _opened is None or _opened.blas_threads != blas_threads:
-        _opened = _probe(blas_threads)
-    return _opened
+def open_backend(blas_threads: int | None = None) -> Backend:
+    """The process's backend, probed and reported in the log the first time. Call on the engine thread.
+
+    Without `blas_threads`, as it was opened before, or with one thread.
+    """
+    if not _opened or blas_threads not in (None, _opened[-1].blas_threads):
+        _opened.append(_probe(blas_threads or 1))
+    return _opened[-1]
 
 
 def measure_gflops(seconds: float = _PROBE_SECONDS) -> float:

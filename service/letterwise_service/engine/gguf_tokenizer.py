@@ -7,7 +7,7 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the split patterns ar
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokenizers import (
@@ -49,8 +49,8 @@ def _classic(*before: Any) -> Any:
 
 
 # `tokenizer.ggml.pre`: how text is cut before merging. An unknown one is refused, since a wrong cut is silent.
-_CUTS = {
-    "gpt-2": lambda: _classic(),
+_CUTS: dict[str, Callable[[], Any]] = {
+    "gpt-2": _classic,
     "smollm": lambda: _classic(pre_tokenizers.Digits(individual_digits=True)),
     "llama-bpe": lambda: _modern("{1,3}"),
     "qwen2": lambda: _modern(""),

@@ -18,7 +18,7 @@ from ..errors import Cancelled, DeadlineExceeded, LetterwiseError
 from ..method.answers import Skipped
 from ..method.decision import Decision, Outcome, Pass, Reading
 from ..method.prompt import PROMPT_FORMAT_VERSION
-from .budgets import Permit, tail_ids
+from .budgets import Ids, Permit, tail_ids
 from .events import (
     Accepted,
     Answered,
@@ -34,6 +34,7 @@ from .events import (
 from .prefixes import PrefixStore, Record
 from .reader import Reader, TailScores, Work
 from .tokens import PromptTokens
+from .views import Cache
 
 _log = logging.getLogger(__name__)
 _numbers = count(1)
@@ -142,18 +143,23 @@ class _Steps:
         if kept is not None:
             self._tell(PrefixProgress(len(ids), len(ids), len(ids)))
             return kept, PrefixInfo(len(ids), len(ids), stored=True, tier=store.tier)
-        steps = self._served.reader.prefill(ids, self._work)
+        cache = yield from self._compute(ids)
+        record = store.put(ids, cache)
+        info = PrefixInfo(len(ids), 0, stored=record is not None, tier=store.tier)
+        return record or Record(cache, 0, pins=1), info
+
+    def _compute(self, ids: Ids) -> Generator[None, None, Cache]:
+        """The prefix's cache, a step at a time, the listener told of each."""
         done = 0
+        steps = self._served.reader.prefill(ids, self._work)
         while True:
             try:
                 done += next(steps)
             except StopIteration as end:
-                record = store.put(ids, end.value)
-                break
+                cache: Cache = end.value
+                return cache
             self._tell(PrefixProgress(done, len(ids), 0))
             yield
-        info = PrefixInfo(len(ids), 0, stored=record is not None, tier=store.tier)
-        return record or Record(end.value, 0, pins=1), info
 
     def _decide(self, decision: Decision, record: Record) -> Iterator[None]:
         self._report(decision.open())

@@ -75,10 +75,7 @@ def load(
     (bytes done, bytes in all) while the demo is fetched or a GGUF file read. Raises LoadFailed.
     """
     path = _locate(model, progress)
-    if path.is_dir():
-        parts = _load_folder(path, model, memory_bytes)
-    else:
-        parts = _load_gguf(path, memory_bytes, progress)
+    parts = _load_folder(path, memory_bytes) if path.is_dir() else _load_gguf(path, memory_bytes, progress)
     return _described(parts, model, path, alias)
 
 
@@ -126,14 +123,11 @@ def _load_gguf(path: Path, memory_bytes: int | None, progress: Progress | None) 
     tokenizer = _with_template(tokenizer_of(file), path)
     if len(tokenizer) > config["vocab_size"]:
         raise LoadFailed(f"{path} has {len(tokenizer)} tokens and only {config['vocab_size']} embedding rows")
-    if packed:
-        model = build_packed(file, config, dtype=dtype)
-    else:
-        model = build(file, config, dtype=dtype, progress=progress)
-    return _Parts(model, tokenizer, config, identity([path]))
+    weights = build_packed(file, config, dtype=dtype) if packed else build(file, config, dtype=dtype, progress=progress)
+    return _Parts(weights, tokenizer, config, identity([path]))
 
 
-def _load_folder(folder: Path, model: str, memory_bytes: int | None) -> _Parts:
+def _load_folder(folder: Path, memory_bytes: int | None) -> _Parts:
     checkpoint = read_checkpoint(folder)
     widened = open_backend().computes_float32
     _check_fits(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import ModelUnsuitable
-from . import views
+from . import kernels, views
 from .backend import mx
 from .head import LetterHead, pick_head
 from .packing import FORWARD_TOKENS
@@ -56,7 +56,8 @@ def _split(ids: list[int]) -> tuple[list[int], list[list[int]]]:
 
 def _full(model: Any, head: LetterHead, ids: list[int]) -> list[float]:
     """Letter scores of one plain forward over the whole prompt."""
-    logits = model(mx.array([ids]))[0, -1].astype(mx.float32)
+    with kernels.stock():
+        logits = model(mx.array([ids]))[0, -1].astype(mx.float32)
     return list(logits[mx.array(head.letter_ids)].tolist())
 
 

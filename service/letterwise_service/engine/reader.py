@@ -15,6 +15,7 @@ from typing import Any
 from . import views
 from .backend import caches, mx
 from .head import LetterHead
+from .kernels import forget_shared
 from .packing import FORWARD_TOKENS, Forward, plan_forwards
 
 # Part of every kept prefix's salt: raise it when a change here can change a bit of a cache.
@@ -99,6 +100,7 @@ class Reader:
             for stream, unit in zip(self._streams, batch, strict=False):
                 with mx.stream(stream):
                     built.append(unit.build())
+            forget_shared()
             mx.eval(built)
             for unit in batch:
                 work.forwards += 1

@@ -6,10 +6,14 @@ the architecture: whose turn it is, one step of that job, out with it when it ha
 
 from __future__ import annotations
 
+import atexit
 import logging
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from ..config import EngineConfig
 from ..errors import Draining, EngineDown, LetterwiseError, LoadFailed, ModelUnsuitable
@@ -20,6 +24,7 @@ from .jobs import Job, Served
 from .lineup import JobQueue
 
 _log = logging.getLogger(__name__)
+_THREAD_END_SECONDS = 10.0
 
 
 class Engine:
@@ -39,6 +44,7 @@ class Engine:
 
     def start(self) -> None:
         """Spawn the thread, which loads and warms the model; returns at once."""
+        atexit.register(self.close)  # a thread that is inside MLX while the interpreter goes down aborts the process
         self._thread.start()
 
     def wait_ready(self, timeout_seconds: float | None = None) -> ModelInfo:
@@ -93,8 +99,10 @@ class Engine:
         """Stop the thread before its next step; jobs that have not ended get Failed(EngineDown)."""
         self._closing = True
         self._queue.refuse(EngineDown)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
+            _wait_gone(self._thread)
+            atexit.unregister(self.close)
 
     def describe_store(self) -> StoreInfo:
         """The prefix store as it stands. Raises EngineDown before the model is ready."""
@@ -118,8 +126,10 @@ class Engine:
         except BaseException as error:
             _log.critical("the engine thread died", exc_info=True)
             self._die(_death(error, loading=self._info is None), expected=False)
-        self._end_jobs()
-        self._ready.set()
+        finally:
+            self._end_jobs()
+            self._ready.set()
+        _release_streams()
 
     def _load(self) -> None:
         from .warm import warm  # the first import of MLX: on this thread
@@ -141,14 +151,23 @@ class Engine:
 
     def _die(self, error: LetterwiseError, *, expected: bool) -> None:
         self._failure = error
-        if not expected:
-            for callback in self._on_death:
+        for callback in () if expected else self._on_death:
+            try:
                 callback()
+            except Exception:  # jobs still wait to hear of it
+                _log.exception("a callback on the engine's death raised")
 
     def _end_jobs(self) -> None:
         self._queue.refuse(EngineDown)
         for job in self._queue.empty():
             job.fail(EngineDown("the engine stopped before this decision was read"))
+
+
+def _release_streams() -> None:
+    """End the thread's streams before it ends: a process that exits while they are going down is aborted."""
+    from .backend import mx
+
+    mx.clear_streams()
 
 
 def _death(error: BaseException, *, loading: bool) -> LetterwiseError:
@@ -157,3 +176,23 @@ def _death(error: BaseException, *, loading: bool) -> LetterwiseError:
     return EngineDown("the engine has stopped")
 
 
+def _wait_gone(thread: threading.Thread) -> None:
+    """Wait for the end of the thread below Python's, which `join` does not before Python 3.13.
+
+    MLX's own per-thread state lets go of Python objects there; with the interpreter gone that aborts the process.
+    """
+    end = time.monotonic() + _THREAD_END_SECONDS
+    while _exists(thread) and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def _exists(thread: threading.Thread) -> bool:
+    if sys.platform.startswith("linux"):
+        return Path(f"/proc/self/task/{thread.native_id}").exists()
+    if sys.version_info >= (3, 13) or thread.ident is None:
+        return False
+    try:
+        signal.pthread_kill(thread.ident, 0)
+    except ProcessLookupError:
+        return False
+    return True

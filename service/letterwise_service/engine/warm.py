@@ -5,13 +5,14 @@ Engine thread, once. Puts the engine's parts together; each part knows nothing o
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from ..config import EngineConfig
 from ..errors import ModelUnsuitable
 from ..method.prompt import PROMPT_FORMAT_VERSION, resolve_style
-from . import views
+from . import kernels, views
 from .backend import Backend, caches, mx, open_backend
 from .budgets import Admission, Budgets
 from .events import ModelInfo
@@ -24,6 +25,7 @@ from .probe import drain, find_manner
 from .reader import READER_VERSION, Manner, Reader, Work
 from .tokens import PromptTokens
 
+_log = logging.getLogger(__name__)
 _PROBE = "State:\nA parcel of books arrived two days late, and its box was open.\n\nQuestion: Was the parcel late?"
 # Of the memory that the model leaves: what kept prefixes may take, and what one decision may.
 _STORE_SHARE = 0.25
@@ -50,7 +52,7 @@ def warm(config: EngineConfig) -> Warmed:
     style = resolve_style(config.prompt_style, loaded.names)
     try:
         tokens = PromptTokens(loaded.tokenizer)
-        manner = find_manner(loaded.model, tokens.letter_ids, tokens.messages([_PROBE])[0].ids, _streams(backend))
+        manner = _find_manner(loaded.model, tokens, backend)
     except ModelUnsuitable as error:
         return Warmed(_info(loaded, backend, style, config, path="", tier="unsupported", problem=str(error)))
     reader = Reader(loaded.model, manner, _streams(backend))
@@ -59,6 +61,19 @@ def warm(config: EngineConfig) -> Warmed:
     info = _info(loaded, backend, style, config, path=manner.head.path, tier=store.tier, problem=None)
     served = Served(info.model, style, reader, tokens, store)
     return Warmed(info, served, Admission(tokens, budgets, style))
+
+
+def _find_manner(model: Any, tokens: PromptTokens, backend: Backend) -> Manner:
+    """The manner of reading, with our own operations on a processor if the model's numbers stand with them."""
+    ids, streams = tokens.messages([_PROBE])[0].ids, _streams(backend)
+    if backend.device == "cpu":
+        kernels.install()
+        try:
+            return find_manner(model, tokens.letter_ids, ids, streams)
+        except ModelUnsuitable:
+            _log.warning("the processor's own operations do not give this model's numbers: the stock ones are used")
+    kernels.uninstall()
+    return find_manner(model, tokens.letter_ids, ids, streams)
 
 
 def _streams(backend: Backend) -> list[Any]:

@@ -1,0 +1,215 @@
+"""The running server: wiring, health, signals, drain.
+
+The port is bound before the model is loaded, so health can say NOT_SERVING meanwhile. Runs on the event loop of the
+main thread; the engine has its own. Knows nothing of what the RPCs do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from letterwise.v1 import decision_pb2, decision_pb2_grpc
+
+from .. import metrics
+from ..config import EngineConfig, ServerConfig
+from ..engine.events import ModelInfo
+from ..errors import LoadFailed
+from .bridge import Bridge, Engine, tell
+from .interceptors import RpcInterceptor
+from .listening import address, bind, options
+from .servicer import DecisionServicer
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SERVICE = decision_pb2.DESCRIPTOR.services_by_name["DecisionService"].full_name
+# Long enough for a refusal that has been written to leave the socket.
+_LAST_WORDS_SECONDS = 0.1
+# How long the open calls of a dead engine may take to end with UNAVAILABLE.
+_REFUSALS_SECONDS = 1.0
+# An engine thread that is inside a long load or forward cannot be waited for; the process ends without it.
+_CLOSE_SECONDS = 2.0
+# The engine thread holds the GIL in long stretches; a short interval halves the tail latency of the loop.
+_SWITCH_SECONDS = 5e-4
+
+
+class App:
+    """One server in front of one engine. Make it, and call it, on a running event loop."""
+
+    def __init__(self, engine: Engine, engine_config: EngineConfig, server_config: ServerConfig) -> None:
+        self._engine = engine
+        self._config = server_config
+        self._bridge = Bridge(engine)
+        self._servicer = DecisionServicer(engine, self._bridge, engine_config, server_config)
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(interceptors=[RpcInterceptor()], options=options(server_config))
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._died = asyncio.Event()
+        self.port = 0
+
+    async def start(self) -> None:
+        """Binds the port and answers at once: health NOT_SERVING, decisions UNAVAILABLE. Raises PortUnavailable."""
+        decision_pb2_grpc.add_DecisionServiceServicer_to_server(self._servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self.port = bind(self._server, self._config.host, self._config.port)
+        await self._server.start()
+
+    async def run(self, announce: Callable[[ModelInfo], None]) -> int:
+        """Loads, calls `announce` when warm, serves until a stop or the engine's death; the process's exit code.
+
+        Raises LoadFailed when the model cannot be loaded.
+        """
+        loop = asyncio.get_running_loop()
+        self._engine.on_death(lambda: tell(loop, self._on_death))
+        self._engine.start()
+        try:
+            if model := await self._loaded():
+                await self._open(model)
+                announce(model)
+                await _any_of(self._stop, self._died)
+            return await (self._fall() if self._died.is_set() else self._drain())
+        except LoadFailed:
+            await self._server.stop(_LAST_WORDS_SECONDS)
+            raise
+        finally:
+            await asyncio.wait([_in_thread(self._engine.close)], timeout=_CLOSE_SECONDS)
+
+    def stop(self) -> None:
+        """Asks for a drain; asked again, the drain is cut short."""
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    async def _loaded(self) -> ModelInfo | None:
+        """The warm model, or None when a stop comes first. Raises LoadFailed."""
+        ready = _in_thread(self._engine.wait_ready)
+        stopped = asyncio.create_task(self._stop.wait())
+        ends: list[asyncio.Future[Any]] = [ready, stopped]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not self._stop.is_set():
+            return ready.result()
+        ready.cancel()
+        return None
+
+    async def _open(self, model: ModelInfo) -> None:
+        if model.problem:
+            _log.warning("the model cannot answer decisions", extra={"model": model.model, "problem": model.problem})
+        self._servicer.open(model)
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        metrics.serving(True)
+        _log.info("serving", extra={"model": model.model, "port": self.port, "readout": model.path})
+
+    async def _drain(self) -> int:
+        """Health first, so that balancers turn away; then what was admitted ends; then the connections."""
+        _log.info("draining")
+        metrics.serving(False)
+        self._engine.drain()
+        await self._health.enter_graceful_shutdown()
+        # `stop` alone would wait the whole grace for an open health watch, and balancers keep one open.
+        stopping = asyncio.create_task(self._server.stop(self._config.drain_seconds))
+        finished = await self._idle(self._config.drain_seconds)
+        await self._server.stop(_LAST_WORDS_SECONDS)
+        await stopping
+        _log.info("stopped", extra={"all_answered": finished})
+        return 1 if self._died.is_set() else 0
+
+    async def _idle(self, limit_seconds: float) -> bool:
+        """Waits for the jobs and then for their readers; False when the time is up or a second stop has come."""
+        cut = asyncio.create_task(_any_of(self._hurry, self._died))
+        idle = asyncio.create_task(self._all_answered())
+        done, pending = await asyncio.wait([cut, idle], timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        return idle in done
+
+    async def _all_answered(self) -> None:
+        while not await asyncio.to_thread(self._engine.wait_idle, 0.1):
+            pass
+        await self._servicer.wait_idle()
+
+    async def _fall(self) -> int:
+        """The engine has died: nobody else is to be sent here, and the process must be replaced."""
+        _log.error("the engine has died; the server stops")
+        metrics.serving(False)
+        await self._health.enter_graceful_shutdown()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._servicer.wait_idle(), _REFUSALS_SECONDS)
+        await self._server.stop(_LAST_WORDS_SECONDS)
+        return 1
+
+    def _on_death(self) -> None:
+        self._died.set()
+        self._bridge.fail_all("the engine has stopped; send the request to another server")
+
+    async def _set_health(self, status: int) -> None:
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+
+def serve(engine: Engine, engine_config: EngineConfig, server_config: ServerConfig) -> int:
+    """Serves until SIGTERM or SIGINT; prints one ready line on stdout when warm; the process's exit code.
+
+    Raises PortUnavailable and LoadFailed.
+    """
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    return asyncio.run(_serve(engine, engine_config, server_config))
+
+
+async def _serve(engine: Engine, engine_config: EngineConfig, server_config: ServerConfig) -> int:
+    app = App(engine, engine_config, server_config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, app.stop)
+    await app.start()
+    _log.info("loading", extra={"model": engine_config.model, "port": app.port})
+
+    def announce(model: ModelInfo) -> None:
+        print(f"letterwise-service: serving {model.model} on {address(server_config.host, app.port)}", flush=True)
+
+    return await app.run(announce)
+
+
+async def _any_of(*events: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Runs `function` on a daemon thread: unlike the loop's executor, one that nobody waits for at exit."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # None only when T allows it
+
+    def work() -> None:
+        try:
+            result, error = function(), None
+        except BaseException as raised:  # whatever it is, the waiting coroutine gets it
+            result, error = None, raised
+        tell(loop, lambda: settle(result, error))
+
+    threading.Thread(target=work, name="letterwise-wait", daemon=True).start()
+    return future

@@ -1,0 +1,86 @@
+"""The bridge between asyncio and the engine thread: a job's events as an async iterator, its caller's end as a cancel.
+
+Owns the events on their way to callers. Everything here runs on the event loop, but for the listener, which the
+engine thread calls and which returns at once: a slow reader fills a queue on the loop (bounded by the few events
+that a job has) and never holds the engine. Knows nothing of protobuf.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Protocol
+
+from ..engine.events import Completed, Event, Failed, Listener, ModelInfo, StoreInfo
+from ..errors import EngineDown
+from ..method.request import DecisionRequest, Json
+
+
+class Job(Protocol):
+    """A job that the engine has taken."""
+
+    def cancel(self) -> None:
+        """Stops the job before its next forward; harmless once it has ended."""
+
+
+class Engine(Protocol):
+    """The engine as the server sees it. A permit is opaque here: it goes from `admit` to `submit`."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def alive(self) -> bool: ...
+    def start(self) -> None: ...
+    def wait_ready(self, timeout_seconds: float | None = None) -> ModelInfo: ...
+    def on_death(self, callback: Callable[[], None]) -> None: ...
+    def admit(self, request: DecisionRequest) -> Any: ...
+    def admit_state(self, state: Json) -> Any: ...
+    def submit(self, permit: Any, listener: Listener, *, deadline_seconds: float | None = None) -> Job: ...
+    def drain(self) -> None: ...
+    def wait_idle(self, timeout_seconds: float) -> bool: ...
+    def close(self) -> None: ...
+    def describe_store(self) -> StoreInfo: ...
+
+
+class Bridge:
+    """Submits jobs to one engine and hands their events to coroutines of one event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._queues: set[asyncio.Queue[Event]] = set()
+
+    async def events(self, permit: Any, deadline_seconds: float | None) -> AsyncGenerator[Event, None]:
+        """The job's events up to Completed. A Failed is raised as its error; leaving early cancels the job."""
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        listener = _listener(asyncio.get_running_loop(), queue)
+        job = self._engine.submit(permit, listener, deadline_seconds=deadline_seconds)
+        self._queues.add(queue)
+        ended = False
+        try:
+            while not ended:
+                event = await queue.get()
+                ended = isinstance(event, Completed | Failed)
+                if isinstance(event, Failed):
+                    raise event.error
+                yield event
+        finally:
+            self._queues.discard(queue)
+            if not ended:
+                job.cancel()
+
+    def fail_all(self, message: str) -> None:
+        """Ends every open job with EngineDown: a thread that has died may not have told their listeners."""
+        for queue in self._queues:
+            queue.put_nowait(Failed(EngineDown(message)))
+
+
+def tell(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    """Has the loop call `function` soon; from any thread, and nothing happens once the loop has closed."""
+    # The loop closes before the engine thread does, and then nobody is left to hear.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)
+
+
+def _listener(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Event]) -> Listener:
+    return lambda event: tell(loop, lambda: queue.put_nowait(event))

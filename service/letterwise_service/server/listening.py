@@ -1,0 +1,53 @@
+"""Where the server listens, and how its connections behave.
+
+Owns the transport's options and the binding of the port. Knows nothing of what is served.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import grpc.aio
+
+from ..config import ServerConfig
+
+
+class PortUnavailable(Exception):
+    """The address cannot be listened on; one sentence says why."""
+
+
+def options(config: ServerConfig) -> list[tuple[str, int]]:
+    """The channel arguments of the server."""
+    age_ms = round(config.connection_age_seconds * 1000)
+    return [
+        ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.max_send_message_length", config.max_message_bytes),
+        ("grpc.keepalive_time_ms", round(config.keepalive_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_connection_age_ms", age_ms),
+        ("grpc.max_connection_age_grace_ms", round(config.drain_seconds * 1000) + 120_000),
+    ]
+
+
+def bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    """Adds the port and gives the one that was bound. Tried with a plain socket first, for a reason one can read.
+
+    Raises PortUnavailable.
+    """
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(where)
+        return server.add_insecure_port(address(host, port))
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is in use"
+        raise PortUnavailable(f"cannot listen on {address(host, port)}: {reason}") from None
+
+
+def address(host: str, port: int) -> str:
+    """The target of a host and a port; an IPv6 host goes in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

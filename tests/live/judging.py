@@ -1,0 +1,107 @@
+"""The judge process as the tests see it: readings by prompt, computed in the background and kept in memory.
+
+One process for the session, fed in the order of asking. A decision driven by it is the answer that plain full forwards
+give, through the same method. Any thread of the tests may ask.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from letterwise_service.method.answers import Answer, Skipped
+from letterwise_service.method.decision import Decision, Reading
+from letterwise_service.method.request import DecisionRequest
+
+STYLE = "plain"
+SCRIPT = Path(__file__).with_name("judge.py")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One plain forward: the prompt's ids, 52 letter scores, and log Σ exp over the vocabulary."""
+
+    ids: tuple[int, ...]
+    letters: tuple[float, ...]
+    log_total: float
+
+    def reading(self, letters: int) -> Reading:
+        """As the method takes it."""
+        listed = self.letters[:letters]
+        return Reading(listed, sum(math.exp(score - self.log_total) for score in listed))
+
+
+class Judge:
+    """Asks the judge process, each prompt once."""
+
+    def __init__(self, model: Path) -> None:
+        command = [sys.executable, str(SCRIPT), str(model)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._asked: dict[str, Future[Judged]] = {}
+        self._queue: SimpleQueue[str | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread.start()
+
+    def message(self, text: str) -> Future[Judged]:
+        """The forward over the chat prompt of a user message."""
+        return self._ask({"message": text})
+
+    def ids(self, ids: Sequence[int]) -> Future[Judged]:
+        """The forward over these ids."""
+        return self._ask({"ids": list(ids)})
+
+    def expect(self, request: DecisionRequest) -> None:
+        """Starts on the passes of a request that are known already; their readings will be asked for later."""
+        for one in Decision(request, style=STYLE).ready():
+            self.message(one.text)
+
+    def decide(self, request: DecisionRequest) -> dict[str, Answer | Skipped]:
+        """The request's outcomes from plain forwards, by question id."""
+        decision = Decision(request, style=STYLE)
+        outcomes = decision.open()
+        while passes := decision.ready():
+            waiting = [self.message(one.text) for one in passes]
+            for one, judged in zip(passes, waiting, strict=True):
+                outcomes += decision.take(one, judged.result().reading(one.letters))
+        return {outcome.id: outcome for outcome in outcomes}
+
+    def close(self) -> None:
+        """Ends the process, whatever it is computing."""
+        self._queue.put(None)
+        self._process.kill()
+        self._thread.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait()
+
+    def _ask(self, asked: dict[str, Any]) -> Future[Judged]:
+        line = json.dumps(asked)
+        if line not in self._asked:
+            self._asked[line] = Future()
+            self._queue.put(line)
+        return self._asked[line]
+
+    def _feed(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                self._asked[line].set_result(self._answer(line))
+            except (OSError, ValueError) as problem:  # the process has ended; its own stderr says why
+                self._asked[line].set_exception(RuntimeError(f"the judge gave no answer: {problem}"))
+
+    def _answer(self, line: str) -> Judged:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        told = json.loads(self._process.stdout.readline())
+        return Judged(tuple(told["ids"]), tuple(told["letters"]), told["log_total"])

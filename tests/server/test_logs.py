@@ -1,0 +1,53 @@
+"""The log's one form: a line per record, keys and values, no caller's text."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from letterwise_service.server import logs
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, put back as it was."""
+    logger = logging.getLogger()
+    level, handlers = logger.level, logger.handlers[:]
+    yield logger
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def logged(level: str, **extra: object) -> str:
+    stream = io.StringIO()
+    logs.configure(level, stream)
+    try:
+        raise ValueError("SECRET\nSTATE")
+    except ValueError:
+        logging.getLogger("letterwise_service.some.place").exception("it failed", extra=extra)
+    return stream.getvalue()
+
+
+def test_line_has_keys_request_id_and_quoted_values(root: logging.Logger) -> None:
+    """A record is one line whatever its values hold, with the id of the request that it belongs to."""
+    token = logs.request_id.set("abc-1")
+    try:
+        line = logged("info", path='a "b"\nc', seconds=0.123456789)
+    finally:
+        logs.request_id.reset(token)
+    assert line.count("\n") == 1
+    assert 'level=error logger=place msg="it failed" request_id=abc-1' in line
+    assert r'path="a \"b\"\nc"' in line
+    assert "seconds=0.123457" in line
+
+
+def test_error_is_logged_by_type_and_place_without_its_message(root: logging.Logger) -> None:
+    """An exception's message may quote a state: it is left out, and debugging alone brings it back."""
+    line = logged("info")
+    assert "error=ValueError" in line
+    assert "test_logs.py" in line
+    assert "SECRET" not in line
+    assert "SECRET" in logged("debug")

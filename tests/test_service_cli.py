@@ -1,0 +1,160 @@
+"""`letterwise-service` as a user runs it: exit codes, one-sentence errors, the last line of `vectors`."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from letterwise_service import cli, report
+from letterwise_service.engine.events import Diagnostics, PrefixInfo
+from letterwise_service.method.answers import ChoiceAnswer, NoulAnswer, ScoreAnswer, Skipped
+from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option, Score
+from letterwise_service.method.vectors import FORMAT
+from letterwise_service.offline import Decided
+
+
+def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    code = "import sys; from letterwise_service.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def vector(probability: float) -> dict[str, Any]:
+    """One yes/no question under the flat score function, which leaves yes and no equally probable."""
+    text = (
+        "State:\ns\n\nQuestion: q?\nOptions:\n[A] yes: The statement is true.\n[B] no: The statement is false.\n\n"
+        "Answer with the letter of the best option only."
+    )
+    return {
+        "name": f"flat {probability}",
+        "score_fn": "flat",
+        "request": {"state": "s", "questions": {"a": {"type": "noul", "instructions": "q?"}}},
+        "prompts": {"count": 1, "per_question": {"a": [{"letters": 2, "text": text}]}},
+        "answers": {"a": {"type": "noul", "noul": probability}},
+    }
+
+
+def vectors_file(folder: Path, *vectors: dict[str, Any]) -> str:
+    path = folder / "vectors.json"
+    path.write_text(json.dumps({"format": FORMAT, "vectors": vectors}))
+    return str(path)
+
+
+def test_vectors_all_passing_exit_0_with_the_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The count stands alone on the last line."""
+    assert cli.main(["vectors", vectors_file(tmp_path, vector(0.5), vector(0.5))]) == 0
+    assert capsys.readouterr().out == "2 passed, 0 failed\n"
+
+
+def test_vectors_failure_is_named_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A failed vector has a line with its name, and the count is still the last one."""
+    assert cli.main(["vectors", vectors_file(tmp_path, vector(0.5), vector(0.25))]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("flat 0.25: answers.a.noul: ")
+    assert lines[-1] == "1 passed, 1 failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["vectors", "/nowhere.json"], "cannot read /nowhere.json: No such file or directory"),
+        (["decide", "/nowhere.json"], "cannot read /nowhere.json: No such file or directory"),
+    ],
+)
+def test_file_that_cannot_be_read_is_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback, exit 1."""
+    assert cli.main(arguments) == 1
+    assert capsys.readouterr().err == f"letterwise-service: {sentence}\n"
+
+
+def test_vectors_and_help_need_no_mlx(tmp_path: Path) -> None:
+    """Neither imports MLX or gRPC, so both start at once and work where those cannot."""
+    code = (
+        "import sys; from letterwise_service.cli import main\n"
+        f"main(['vectors', {vectors_file(tmp_path, vector(0.5))!r}])\n"
+        "print([name for name in ('mlx', 'mlx.core', 'grpc') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["1 passed, 0 failed", "[]"]
+
+
+def test_usage_errors_exit_2() -> None:
+    """A flag that does not exist, a setting that is wrong and no command at all are usage errors."""
+    assert run().returncode == 2
+    assert run("serve", "--nonsense").returncode == 2
+    wrong = run("serve", "--port", "70000")
+    assert wrong.returncode == 2
+    assert wrong.stderr == "letterwise-service: --port '70000': expected a whole number from 0 to 65535\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("[]", "expected a JSON object"),
+        ('{"state": "s", "questions": {"a": {"type": "noul"}}}', "questions.a.instructions: "),
+        ('{"state": "s", "questions": {"a": {"type": "maybe", "instructions": "?"}}}', "questions.a.type: "),
+    ],
+)
+def test_decide_refuses_a_bad_body_before_any_model(body: str, sentence: str) -> None:
+    """The field is named at once: no model is loaded or fetched for a body that cannot be answered."""
+    done = run("decide", "-", "--model", "demo", stdin=body)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_serve_on_a_taken_port_is_one_sentence() -> None:
+    """The port is tried before any model is loaded; the reason is the system's own."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("serve", "--port", str(port))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == f"letterwise-service: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_report_has_a_line_per_question() -> None:
+    """Plain lines: the answer, its probabilities from the highest, the letter mass; a skip and its reason."""
+    request = DecisionRequest(
+        "s",
+        (
+            Noul("refund", "?"),
+            Choice("team", "?", tuple(Option(name) for name in "abcdefg")),
+            Score("urgency", "?", ("low", "high")),
+            Noul("large", "?", ask_if={"refund": ("no",)}),
+        ),
+    )
+    outcomes = (
+        NoulAnswer("refund", 0.75, 0.5),
+        ChoiceAnswer("team", "g", tuple("abcdefg"), (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.4), 0.3, 0.25),
+        ScoreAnswer("urgency", 0.125, ("low", "high"), (0.875, 0.125), 0.75, 0.125),
+        Skipped("large", "refund", "yes", ("no",)),
+    )
+    ran = Diagnostics(
+        "rows", "plain", 1, 2, (), 1, PrefixInfo(9, 0, False, "off"), 3, 4, 100, 60, 0, 0, 0.0, 0.5, 0.5, 1.0
+    )
+    assert list(report.lines(request, Decided("m", outcomes, ran))) == [
+        "refund: yes  (yes 0.7500)  [letter mass 0.500]",
+        "team: g  (g 0.4000, a 0.1000, b 0.1000, c 0.1000, d 0.1000, 2 more; confidence 0.3000)  [letter mass 0.250]",
+        "urgency: 0.1250 of 1  (low 0.8750, high 0.1250; confidence 0.7500)  [letter mass 0.125]",
+        "large: skipped  (refund was yes, not no)",
+        "m: 3 passes, 4 forwards, 60 of 100 tokens computed, 1.00 s",
+    ]
+
+
+def test_version_is_printed() -> None:
+    """`--version` names the program and a version."""
+    done = run("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("letterwise-service ")
