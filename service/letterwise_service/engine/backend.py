@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
-from mlx import nn
+import mlx.nn as mlx_nn
 
 from . import prepared
 
@@ -43,8 +44,13 @@ def _open_file_limit_kept() -> Iterator[None]:
 
 
 with _open_file_limit_kept():
-    from mlx_lm.models import activations
-    from mlx_lm.models import cache as caches
+    from mlx_lm.models import activations as mlx_lm_activations
+    from mlx_lm.models import cache as mlx_lm_caches
+
+# Neither package's Python half is typed whole.
+nn: Any = mlx_nn
+activations: Any = mlx_lm_activations
+caches: Any = mlx_lm_caches
 
 __all__ = ["Backend", "activations", "caches", "measure_gflops", "mx", "nn", "open_backend"]
 

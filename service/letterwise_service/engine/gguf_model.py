@@ -47,7 +47,7 @@ _PLAIN = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
 _GROUP_SIZE = 32
 
 
-class FactoredRope(nn.Module):  # type: ignore[misc, name-defined]
+class FactoredRope(nn.Module):
     """Rotary positions whose frequencies are divided by a factor each, as llama 3.1's long context has them."""
 
     def __init__(self, base: float, factors: mx.array) -> None:

@@ -51,11 +51,11 @@ def stock() -> Iterator[None]:
 
 
 def _use(chosen_attention: Any, chosen_swiglu: Any) -> None:
-    global _installed
+    global _installed  # noqa: PLW0603 - the places that are changed are the process's own, and so is this
     mx.fast.scaled_dot_product_attention = chosen_attention
     for name, module in list(sys.modules.items()):
         if name.startswith("mlx_lm.models.") and getattr(module, "swiglu", None) in (swiglu, _stock_swiglu):
-            module.swiglu = chosen_swiglu
+            vars(module)["swiglu"] = chosen_swiglu
     _installed = chosen_attention is attention
 
 
@@ -78,9 +78,7 @@ def forget_shared() -> None:
     _shared.clear()
 
 
-def attention(
-    q: Any, k: Any, v: Any, *, scale: float, mask: Any = None, sinks: Any = None, stream: Any = None
-) -> Any:
+def attention(q: Any, k: Any, v: Any, *, scale: float, mask: Any = None, sinks: Any = None, stream: Any = None) -> Any:
     """softmax(q kᵀ · scale + mask) v in float32, as mx.fast.scaled_dot_product_attention gives it.
 
     q (B, H·G, L, D), k (B, H, P + L, D), v (B, H, P + L, E). Covered: the causal mask, over more than one position.

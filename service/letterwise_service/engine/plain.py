@@ -26,9 +26,13 @@ class PlainEncoder:
 
     @classmethod
     def build(
-        cls, tokenizer: Any, control: Mapping[str, int], encode: Encode, header: str, footer: str, probe: str
+        cls, tokenizer: Any, control: Mapping[str, int], encode: Encode, around: tuple[str, str], probe: str
     ) -> PlainEncoder | None:
-        """The plain form, or None when it would not give an ordinary text the ids that the tokenizer gives it."""
+        """The plain form, or None when it would not give `probe` the ids that the tokenizer gives it.
+
+        around: what the template puts before and after a message.
+        """
+        header, footer = around
         rust = getattr(getattr(tokenizer, "_tokenizer", tokenizer), "backend_tokenizer", None)
         if rust is None or not control:
             return None

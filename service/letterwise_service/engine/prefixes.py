@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from typing import Any
 
 from . import views
 from .events import StoreInfo
@@ -102,6 +103,6 @@ class PrefixStore:
         self._count(evicted=self._info.evicted + len(going))
         return True
 
-    def _count(self, **changed: int) -> None:
+    def _count(self, **changed: Any) -> None:
         held = self._records.values()
         self._info = replace(self._info, records=len(held), bytes=sum(record.nbytes for record in held), **changed)

@@ -33,10 +33,10 @@ def find_manner(model: Any, letter_ids: Sequence[int], ids: Sequence[int], strea
         found = _try(Reader(model, manner, streams), prefix, tails)
         if found is None or not _agree(found, expected, _dtype(model)):
             continue
-        if manner.share is not None and not _independent(Reader(model, manner, streams), prefix, tails, found):
-            _log.info("a row's bits depend on its companions: one row per forward")
-            manner = replace(manner, rows_limit=1)
-        return manner
+        if manner.share is None or _independent(Reader(model, manner, streams), prefix, tails, found):
+            return manner
+        _log.info("a row's bits depend on its companions: one row per forward")
+        return replace(manner, rows_limit=1)
     raise ModelUnsuitable("no way of reading questions over a shared state gives this model's own scores")
 
 
@@ -96,10 +96,8 @@ def _independent(reader: Reader, prefix: list[int], tails: list[list[int]], foun
 
 
 def _dtype(model: Any) -> str:
-    from mlx.utils import tree_flatten
-
-    kinds = {str(a.dtype).removeprefix("mlx.core.") for _, a in tree_flatten(model.parameters())}
-    return "float32" if not kinds & {"float16", "bfloat16"} else "float16"
+    kinds = {array.dtype for array in views.arrays_in(model.parameters())}
+    return "float32" if not kinds & {mx.float16, mx.bfloat16} else "float16"
 
 
 def drain(steps: Any) -> Any:

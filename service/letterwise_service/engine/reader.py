@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -89,11 +90,13 @@ class Reader:
     def read(
         self, prefix: Sequence[int], cache: views.Cache, tails: Sequence[Sequence[int]], work: Work
     ) -> Generator[list[TailScores], None, None]:
-        """Read `tails` (ids after the prefix); yields after each step the scores that it brought, longest tails first."""
+        """Read `tails` (ids after the prefix); yields after each step the scores that it brought."""
         for done in self._steps(self._tail_units(prefix, cache, tails), work):
             yield self._scores([(tails_of, arrays[0]) for _, (tails_of, arrays) in done if tails_of])
 
-    def _steps(self, units: Iterator[_Unit], work: Work) -> Iterator[list[tuple[int, tuple[tuple[int, ...], list[Any]]]]]:
+    def _steps(
+        self, units: Iterator[_Unit], work: Work
+    ) -> Iterator[list[tuple[int, tuple[tuple[int, ...], list[Any]]]]]:
         """Evaluate the units, a lane each: per step, each unit's tokens, its tails and its arrays."""
         while batch := list(islice(units, self.lanes)):
             built = []
@@ -112,15 +115,13 @@ class Reader:
         """`ids` into `cache`, a forward at a time; only the cache is evaluated, so the last layer's output is not."""
         for start in range(0, len(ids), FORWARD_TOKENS):
             chunk = ids[start : start + FORWARD_TOKENS]
-            yield _Unit(lambda chunk=chunk: self._extend(chunk, cache), (), len(chunk), 0)
+            yield _Unit(partial(self._extend, chunk, cache), (), len(chunk), 0)
 
     def _extend(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
         self.manner.head.forward(self.model, mx.array([ids]), cache)  # (1, L)
         return views.arrays(cache)
 
-    def _tail_units(
-        self, prefix: Sequence[int], cache: views.Cache, tails: Sequence[Sequence[int]]
-    ) -> Iterator[_Unit]:
+    def _tail_units(self, prefix: Sequence[int], cache: views.Cache, tails: Sequence[Sequence[int]]) -> Iterator[_Unit]:
         share = self.manner.share
         plan = plan_forwards([len(tail) for tail in tails], rows_limit=self.manner.rows_limit)
         alone = plan.alone if share else (*plan.alone, *(i for forward in plan.shared for i in forward.rows))
@@ -129,7 +130,7 @@ class Reader:
         for forward in plan.shared if share else ():
             lengths = [len(tails[i]) for i in forward.rows]
             yield _Unit(
-                lambda forward=forward: self._together(forward, cache, tails),
+                partial(self._together, forward, cache, tails),
                 forward.rows,
                 sum(lengths),
                 forward.width * len(lengths) - sum(lengths),
@@ -153,7 +154,11 @@ class Reader:
         last = (len(tail) - 1) // FORWARD_TOKENS * FORWARD_TOKENS
         yield from self._chunks(tail[:last], own)
         end = tail[last:]
-        yield _Unit(lambda: [self.manner.head.forward(self.model, mx.array([end]), own)[:, -1]], (i,), len(end), 0)
+        yield _Unit(partial(self._end, end, own), (i,), len(end), 0)
+
+    def _end(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
+        """The last forward of a tail on its own cache, read at its last token. → [(1, D)]"""
+        return [self.manner.head.forward(self.model, mx.array([ids]), cache)[:, -1]]
 
     def _scores(self, read: list[tuple[tuple[int, ...], Any]]) -> list[TailScores]:
         if not read:

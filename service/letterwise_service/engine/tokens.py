@@ -17,7 +17,9 @@ from ..method.prompt import LETTERS
 from .plain import PlainEncoder
 
 # A message that no template has a reason to treat specially; rendered to find what a template puts around one.
-_PROBE = "State:\nA parcel arrived late.\n\nQuestion: Is it late?\nOptions:\nA) yes\nB) no\n\nAnswer with the letter only."
+_PROBE = (
+    "State:\nA parcel arrived late.\n\nQuestion: Is it late?\nOptions:\nA) yes\nB) no\n\nAnswer with the letter only."
+)
 # Reasoning blocks by their spelling, for templates whose tokenizer does not name its own.
 _REASONING = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<|channel>thought", "<channel|>"))
 _WORD_JOINER = "\u2060"
@@ -56,7 +58,7 @@ class PromptTokens:
         self._control = _control_tokens(tokenizer)
         self._control_pattern = _any_of(self._control)
         self._plain = PlainEncoder.build(
-            tokenizer, self._control, self._encode_texts, self._envelope.header, self._envelope.footer, _PROBE
+            tokenizer, self._control, self._encode_texts, (self._envelope.header, self._envelope.footer), _PROBE
         )
         self.letter_ids = self._find_letters()
 
@@ -72,9 +74,7 @@ class PromptTokens:
         with self._lock:
             rendered = [self._envelope.header + message + footer for message, footer in pairs]
             ids = self._encode_texts(rendered)
-            return [
-                self._safely(message, footer, plain) for (message, footer), plain in zip(pairs, ids, strict=True)
-            ]
+            return [self._safely(message, footer, plain) for (message, footer), plain in zip(pairs, ids, strict=True)]
 
     def _safely(self, message: str, footer: str, ids: Sequence[int]) -> Encoded:
         """`ids`, unless the message spells control tokens: then the ids that it has as plain text."""
@@ -152,9 +152,8 @@ def _render(tokenizer: Any, message: str) -> str:
 
 
 def _refuse_open_reasoning(tokenizer: Any, footer: str) -> None:
-    own = (getattr(tokenizer, "think_start", None), getattr(tokenizer, "think_end", None))
-    pairs = [*_REASONING, own] if all(own) else list(_REASONING)
-    for opening, closing in pairs:
+    own = (str(getattr(tokenizer, "think_start", None) or ""), str(getattr(tokenizer, "think_end", None) or ""))
+    for opening, closing in (*_REASONING, *([own] if all(own) else [])):
         if footer.rfind(opening) > footer.rfind(closing):
             raise ModelUnsuitable(
                 f"the chat template opens a reasoning block ({opening}) with thinking off, so the reply's first token "
@@ -192,7 +191,9 @@ def _added_bos(tokenizer: Any) -> int | None:
 def _control_tokens(tokenizer: Any) -> dict[str, int]:
     """Spellings that are structure rather than text: special tokens, and added tokens that the template writes."""
     template = str(getattr(tokenizer, "chat_template", "") or "")
-    named = {getattr(tokenizer, name, None) for name in ("think_start", "think_end", "tool_call_start", "tool_call_end")}
+    named = {
+        getattr(tokenizer, name, None) for name in ("think_start", "think_end", "tool_call_start", "tool_call_end")
+    }
     added = dict(getattr(tokenizer, "added_tokens_decoder", None) or {})
     control: dict[str, int] = {}
     for token_id, token in added.items():

@@ -16,7 +16,7 @@ from .kernels import join_shared
 Cache = list[Any]
 
 
-class SharedKVCache(caches.KVCache):  # type: ignore[misc]  # mlx-lm ships no types
+class SharedKVCache(caches.KVCache):  # type: ignore[misc]  # no types are published
     """A plain attention layer's view: the prefix's keys and values joined to the rows' own, nothing stored.
 
     prefix keys (1, H, P, D), own keys (B, H, L, D) → joined (B, H, P + L, D).
@@ -63,9 +63,13 @@ def seal(cache: Cache) -> Cache:
 
 def arrays(cache: Cache) -> list[Any]:
     """Every array that the cache holds, to evaluate or to count."""
+    return arrays_in([layer.state for layer in cache])
+
+
+def arrays_in(tree: Any) -> list[Any]:
+    """Every array in nested lists, tuples and dicts."""
     found: list[Any] = []
-    for layer in cache:
-        _collect(layer.state, found)
+    _collect(tree, found)
     return found
 
 

@@ -112,7 +112,14 @@ def _free_bytes() -> int:
 
 
 def _info(
-    loaded: LoadedModel, backend: Backend, style: str, config: EngineConfig, *, path: str, tier: str, problem: str | None
+    loaded: LoadedModel,
+    backend: Backend,
+    style: str,
+    config: EngineConfig,
+    *,
+    path: str,
+    tier: str,
+    problem: str | None,
 ) -> ModelInfo:
     return ModelInfo(
         model=loaded.name,
