@@ -26,8 +26,7 @@ def model_path() -> Path:
 def judge(model_path: Path) -> Iterator[Judge]:
     """Starts at once on what is judged last, so that it computes while other tests run."""
     judge = Judge(model_path)
-    judge.expect(material.domain(material.SCORED))
-    for body in material.UNUSUAL.values():
+    for body in (material.SCORED, *material.UNUSUAL.values()):
         judge.expect(material.domain(body))
     yield judge
     judge.close()

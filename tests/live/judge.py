@@ -24,9 +24,10 @@ from letterwise_service.engine.gguf_tokenizer import tokenizer_of
 from mlx_lm.models import cache, llama
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
-# A prompt beyond this is read as mlx-lm itself reads long ones, in chunks through its own cache: stock attention over
-# 6,000 tokens at once would take minutes and gigabytes.
-CHUNK_TOKENS = 1024
+# A prompt of more than LONG_TOKENS is read as mlx-lm itself reads long ones, in chunks through its own cache: stock
+# attention over 6,000 tokens at once would take minutes and gigabytes.
+LONG_TOKENS = 1024
+CHUNK_TOKENS = 512
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -81,7 +82,7 @@ def weight(tensor: Any, heads: dict[str, int]) -> tuple[str, Any]:
 
 def scores(model: Any, ids: list[int], letters: list[int]) -> tuple[list[float], float]:
     """Letter scores at the last position, and log Σ exp there."""
-    own = cache.make_prompt_cache(model) if len(ids) > CHUNK_TOKENS else None
+    own = cache.make_prompt_cache(model) if len(ids) > LONG_TOKENS else None
     step = CHUNK_TOKENS if own else len(ids)
     for start in range(0, len(ids), step):
         hidden = model.model(mx.array([ids[start : start + step]]), cache=own)

@@ -1,11 +1,12 @@
 """The judge process as the tests see it: readings by prompt, computed in the background and kept in memory.
 
-One process for the session, fed in the order of asking. A decision driven by it is the answer that plain full forwards
+Two processes for the session, fed in the order of asking: a plain forward keeps one core busy. A decision driven by it is the answer that plain full forwards
 give, through the same method. Any thread of the tests may ask.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import subprocess
@@ -41,15 +42,12 @@ class Judged:
 
 
 class Judge:
-    """Asks the judge process, each prompt once."""
+    """Asks the judge processes, each prompt once."""
 
-    def __init__(self, model: Path) -> None:
-        command = [sys.executable, str(SCRIPT), str(model)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, model: Path, processes: int = 2) -> None:
         self._asked: dict[str, Future[Judged]] = {}
         self._queue: SimpleQueue[str | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._feed, daemon=True)
-        self._thread.start()
+        self._workers = [_Worker(model, self._queue, self._asked) for _ in range(processes)]
 
     def message(self, text: str) -> Future[Judged]:
         """The forward over the chat prompt of a user message."""
@@ -75,14 +73,11 @@ class Judge:
         return {outcome.id: outcome for outcome in outcomes}
 
     def close(self) -> None:
-        """Ends the process, whatever it is computing."""
-        self._queue.put(None)
-        self._process.kill()
-        self._thread.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._process.wait()
+        """Ends the processes, whatever they are computing."""
+        for _ in self._workers:
+            self._queue.put(None)
+        for worker in self._workers:
+            worker.close()
 
     def _ask(self, asked: dict[str, Any]) -> Future[Judged]:
         line = json.dumps(asked)
@@ -91,12 +86,31 @@ class Judge:
             self._queue.put(line)
         return self._asked[line]
 
-    def _feed(self) -> None:
-        while (line := self._queue.get()) is not None:
+
+class _Worker:
+    """One judge process, and the thread that feeds it."""
+
+    def __init__(self, model: Path, queue: SimpleQueue[str | None], asked: dict[str, Future[Judged]]) -> None:
+        command = [sys.executable, str(SCRIPT), str(model)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._feed, args=(queue, asked), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._thread.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        self._process.wait()
+
+    def _feed(self, queue: SimpleQueue[str | None], asked: dict[str, Future[Judged]]) -> None:
+        while (line := queue.get()) is not None:
             try:
-                self._asked[line].set_result(self._answer(line))
+                asked[line].set_result(self._answer(line))
             except (OSError, ValueError) as problem:  # the process has ended; its own stderr says why
-                self._asked[line].set_exception(RuntimeError(f"the judge gave no answer: {problem}"))
+                asked[line].set_exception(RuntimeError(f"the judge gave no answer: {problem}"))
 
     def _answer(self, line: str) -> Judged:
         assert self._process.stdin is not None

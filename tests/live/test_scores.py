@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from letterwise_service.engine.reader import TailScores
 from letterwise_service.method.decision import Decision
+from letterwise_service.method.request import DecisionRequest
 
 from . import material
 from .judging import STYLE, Judge, Judged
@@ -12,6 +13,7 @@ from .reading import Engine
 
 pytestmark = pytest.mark.live
 TOLERANCE = 2e-4
+COUNTS = (1, 5, 20)
 
 
 def furthest(scores: TailScores, judged: Judged) -> float:
@@ -20,14 +22,33 @@ def furthest(scores: TailScores, judged: Judged) -> float:
     return max(abs(ours - plain) for ours, plain in pairs)
 
 
-@pytest.mark.parametrize("count", [1, 5, 20])
-def test_letter_scores_equal_a_plain_forward(count: int, engine: Engine, judge: Judge) -> None:
+@pytest.fixture(scope="module")
+def found(engine: Engine) -> dict[int, dict[str, TailScores]]:
+    """The scores of 1, 5 and 20 questions on one state, by how many there are and by the pass's text."""
+    return {count: engine.scores(request(count)) for count in COUNTS}
+
+
+def request(count: int) -> DecisionRequest:
+    return material.domain(material.twenty(material.SCORED["state"], count))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_letter_scores_equal_a_plain_forward(
+    count: int, found: dict[int, dict[str, TailScores]], judge: Judge
+) -> None:
     """Prefix in chunks, tails in groups on two lanes, letter rows: within 2e-4 of the whole prompt read at once."""
-    body = material.twenty(material.SCORED["state"], count)
-    scores = engine.scores(material.domain(body))
+    scores = found[count]
     assert len(scores) == count
-    far = {text: furthest(found, judge.message(text).result()) for text, found in scores.items()}
+    far = {text: furthest(one, judge.message(text).result()) for text, one in scores.items()}
     assert max(far.values()) <= TOLERANCE
+
+
+def test_scores_do_not_depend_on_the_number_of_questions(found: dict[int, dict[str, TailScores]]) -> None:
+    """A question's scores are the same bits alone, among five and among twenty, wherever it stands in a forward."""
+    for few, many in ((1, 5), (5, 20)):
+        for text, one in found[few].items():
+            assert one.letters == found[many][text].letters
+            assert one.log_total == found[many][text].log_total
 
 
 def test_prompt_ids_are_those_of_mlx_lm(engine: Engine, judge: Judge) -> None:
@@ -36,12 +57,3 @@ def test_prompt_ids_are_those_of_mlx_lm(engine: Engine, judge: Judge) -> None:
     bodies = [material.SCORED, material.UNUSUAL["Japanese, an emoji at the end"], material.UNUSUAL["300 options"]]
     texts = [one.text for body in bodies for one in Decision(material.domain(body), style=STYLE).ready()]
     assert [judge.message(text).result().ids for text in texts] == engine.prompts(texts)
-
-
-def test_scores_do_not_depend_on_the_number_of_questions(engine: Engine) -> None:
-    """The first question's scores are the same bits alone, among five and among twenty."""
-    requests = [material.domain(material.twenty(material.letters_of(3), count)) for count in (1, 5, 20)]
-    first = Decision(requests[0], style=STYLE).ready()[0].text
-    found = [engine.scores(request)[first] for request in requests]
-    assert {one.letters for one in found} == {found[0].letters}
-    assert {one.log_total for one in found} == {found[0].log_total}

@@ -15,6 +15,7 @@ from letterwise_service.method.decision import Decision
 
 from . import material
 from .judging import STYLE, Judge
+from .processes import Server
 
 pytestmark = pytest.mark.live
 # Two scores may be 2e-4 off each, and the readout divides by 0.85; a composed answer multiplies three reads.
@@ -38,23 +39,28 @@ def distance(found: Any, expected: Any) -> float:
     return max(mass, *(abs(math.log(ours / plain)) for ours, plain in pairs))
 
 
+@pytest.fixture(scope="module")
+def decisions(server: Server) -> dict[str, letterwise.Decision]:
+    """What the server replies to each."""
+    with server.client(timeout_seconds=240) as client:
+        return {name: client.decide(**material.call(body)) for name, body in material.UNUSUAL.items()}
+
+
 @pytest.mark.parametrize("name", material.UNUSUAL)
 def test_unusual_request_is_answered_as_plain_forwards_answer_it(
-    name: str, client: letterwise.Client, judge: Judge
+    name: str, decisions: dict[str, letterwise.Decision], judge: Judge
 ) -> None:
     """Every question has its answer, and it is the judge's."""
-    body = material.UNUSUAL[name]
-    decision = client.decide(**material.call(body))
+    body, decision = material.UNUSUAL[name], decisions[name]
     expected = judge.decide(material.domain(body))
     assert list(decision.answers) == list(body["questions"]) == list(expected)
     tolerance = COMPOSED if decision.diagnostics.passes > len(body["questions"]) else ONE_PASS
     assert max(distance(found, expected[id]) for id, found in decision.answers.items()) <= tolerance
 
 
-def test_composed_choice_reads_every_chunk_and_the_winners(client: letterwise.Client) -> None:
+def test_composed_choice_reads_every_chunk_and_the_winners(decisions: dict[str, letterwise.Decision]) -> None:
     """300 options are six prompts of fifty and one of six, and their probabilities sum to 1."""
-    body = material.UNUSUAL["300 options"]
-    decision = client.decide(**material.call(body))
+    decision = decisions["300 options"]
     assert decision.diagnostics.passes == 7
     answer = decision["room"]
     assert isinstance(answer, letterwise.ChoiceAnswer)

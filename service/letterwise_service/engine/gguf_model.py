@@ -47,7 +47,7 @@ _PLAIN = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
 _GROUP_SIZE = 32
 
 
-class FactoredRope(nn.Module):
+class FactoredRope(nn.Module):  # type: ignore[misc]  # no types are published
     """Rotary positions whose frequencies are divided by a factor each, as llama 3.1's long context has them."""
 
     def __init__(self, base: float, factors: mx.array) -> None:
