@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from letterwise_service.engine import kernels
 from letterwise_service.engine.backend import activations, mx
 
@@ -143,7 +144,7 @@ def test_swiglu_of_sixteen_bits_is_stock() -> None:
 
 def test_stock_block_restores_both_ways() -> None:
     """Inside the block mlx's own operations stand, and after it ours again."""
-    import mlx_lm.models.llama as llama
+    from mlx_lm.models import llama
 
     assert mx.fast.scaled_dot_product_attention is kernels.attention
     assert vars(llama)["swiglu"] is kernels.swiglu

@@ -80,7 +80,7 @@ def pick_head(model: Any, letter_ids: Sequence[int], probe: Any) -> LetterHead:
 
 def _try_rows(trunk: Trunk, letters: tuple[int, ...], probe: Any, whole: Any) -> LetterHead | None:
     try:
-        last = trunk.body(probe)[:, -1]
+        last = trunk.body(probe, cache=None)[:, -1]
         logits = trunk.head(last)
         rows, bias = _letter_rows(trunk.layer, letters)
         head = LetterHead(ROWS, letters, trunk, rows, bias)

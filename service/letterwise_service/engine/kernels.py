@@ -1,4 +1,7 @@
-"""Attention and the gated activation for processors: mlx's own spend most of their time in exp, one number at a time.
+"""Attention, the gated activation and linear layers for processors.
+
+mlx's own attention and activation spend most of their time in exp, one number at a time; and a forward that runs alone
+leaves one of the two streams idle, so its products are spread over both (`spread`), by output columns and by heads.
 
 Engine thread. `install` puts them in mlx's and mlx-lm's places once, on the processor alone; Metal and CUDA keep the
 stock operations. Both compute in plain mlx operations, so they need no compiler of ours, and their results differ from
@@ -13,16 +16,22 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .backend import activations, mx
+from .backend import activations, mx, nn
 
 _HALVINGS = 5
 _COEFFICIENTS = [1 / math.factorial(i) for i in range(5, 0, -1)]
 
 _stock_attention = mx.fast.scaled_dot_product_attention
 _stock_swiglu = activations.swiglu
+_stock_linear = nn.Linear.__call__
+_stock_as_linear = nn.Embedding.as_linear
+# Products of fewer output columns than this are not worth two streams.
+_SPREAD_COLUMNS = 512
+# The streams that the forward being built is spread over; empty for a forward that has one of its own.
+_lanes: tuple[Any, ...] = ()
 _installed = False
 # Joined keys → (prefix keys and values, own keys and values), for the forward that is being built.
 _shared: dict[int, tuple[Any, Any, Any, Any, Any]] = {}
@@ -53,10 +62,51 @@ def stock() -> Iterator[None]:
 def _use(chosen_attention: Any, chosen_swiglu: Any) -> None:
     global _installed  # noqa: PLW0603 - the places that are changed are the process's own, and so is this
     mx.fast.scaled_dot_product_attention = chosen_attention
+    ours = chosen_attention is attention
+    nn.Linear.__call__ = linear if ours else _stock_linear
+    nn.Embedding.as_linear = as_linear if ours else _stock_as_linear
     for name, module in list(sys.modules.items()):
         if name.startswith("mlx_lm.models.") and getattr(module, "swiglu", None) in (swiglu, _stock_swiglu):
             vars(module)["swiglu"] = chosen_swiglu
-    _installed = chosen_attention is attention
+    _installed = ours
+
+
+@contextlib.contextmanager
+def spread(lanes: Sequence[Any]) -> Iterator[None]:
+    """Build what is built inside the block over all `lanes`; the bits are those of one (`probe.py` makes sure)."""
+    global _lanes  # noqa: PLW0603 - the engine thread builds one forward at a time
+    _lanes = tuple(lanes) if _installed and len(lanes) == 2 else ()
+    try:
+        yield
+    finally:
+        _lanes = ()
+
+
+def linear(self: Any, x: Any) -> Any:
+    """nn.Linear's call: x Wᵀ + b, spread over the lanes by output columns."""
+    if not _spreads(self.weight):
+        return _stock_linear(self, x)
+    return _by_columns(x, self.weight, self.get("bias"))
+
+
+def as_linear(self: Any, x: Any) -> Any:
+    """nn.Embedding's use as a head, spread in the same way."""
+    return _by_columns(x, self.weight, None) if _spreads(self.weight) else _stock_as_linear(self, x)
+
+
+def _spreads(weight: Any) -> bool:
+    return bool(_lanes) and weight.shape[0] >= _SPREAD_COLUMNS and weight.dtype == mx.float32
+
+
+def _by_columns(x: Any, weight: Any, bias: Any) -> Any:
+    """The two halves of the output columns, one on each lane."""
+    middle = weight.shape[0] // 2 // 16 * 16  # whole tiles of the BLAS, so that no column falls into another kernel
+    halves = []
+    for lane, part in zip(_lanes, (slice(None, middle), slice(middle, None)), strict=True):
+        with mx.stream(lane):
+            columns = weight[part].T
+            halves.append(x @ columns if bias is None else mx.addmm(bias[part], x, columns))
+    return mx.concatenate(halves, axis=-1)
 
 
 def join_shared(prefix: tuple[Any, Any], own: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -95,45 +145,44 @@ def attention(q: Any, k: Any, v: Any, *, scale: float, mask: Any = None, sinks: 
         prefix_k, prefix_v, own_k, own_v = k[:, :, :past], v[:, :, :past], k[:, :, past:], v[:, :, past:]
     else:
         return _stock_attention(q, k, v, scale=scale, mask=mask, sinks=sinks, stream=stream)
-    return _two_part(q * scale, prefix_k, prefix_v, own_k, own_v)
+    return _by_heads(q * scale, prefix_k, prefix_v, own_k, own_v)
+
+
+def _by_heads(q: Any, *parts: Any) -> Any:
+    """`_two_part`, spread over the lanes by key/value heads."""
+    heads = parts[0].shape[1]
+    if not _lanes or heads < 2:
+        return _two_part(q, *parts)
+    middle, group = (heads + 1) // 2, q.shape[1] // heads
+    found = []
+    for lane, (start, end) in zip(_lanes, ((0, middle), (middle, heads)), strict=True):
+        with mx.stream(lane):
+            found.append(_two_part(q[:, start * group : end * group], *(part[:, start:end] for part in parts)))
+    return mx.concatenate(found, axis=1)
 
 
 def _two_part(q: Any, prefix_k: Any, prefix_v: Any, own_k: Any, own_v: Any) -> Any:
     """Attention over a prefix that all rows share and over each row's own tokens, with one softmax over both.
 
-    Every query of a key/value head, of all rows, is one row of one product with the prefix: (H, B·G·L, D) · (H, D, P).
+    The queries of a key/value head's group are the rows of one product with the prefix, (G·L, D) · (D, P); the rows of
+    the batch are not folded into it, so that no product's shape, and with it no bit, depends on how many there are.
     """
     rows, heads, length, _ = q.shape
     kv_heads = own_k.shape[1]
     group = heads // kv_heads
     grouped = q.reshape(rows, kv_heads, group * length, -1)  # (B, H, G·L, D)
-    own = grouped @ own_k.swapaxes(-1, -2)  # (B, H, G·L, L)
-    own = mx.where(_causal(length, group), own, -math.inf)
+    own = mx.where(_causal(length, group), grouped @ own_k.swapaxes(-1, -2), -math.inf)  # (B, H, G·L, L)
     top = own.max(axis=-1, keepdims=True)  # (B, H, G·L, 1)
     if prefix_k.shape[2] == 0:
-        weights = _exp_below(own, top)
-        out = (weights @ own_v) / weights.sum(axis=-1, keepdims=True)
+        own = _exp_below(own, top)
+        out = (own @ own_v) / own.sum(axis=-1, keepdims=True)
         return out.reshape(rows, heads, length, -1)
-    folded = _fold(grouped)  # (H, B·G·L, D)
-    past = folded @ prefix_k[0].swapaxes(-1, -2)  # (H, B·G·L, P)
-    top = mx.maximum(top, _unfold(past.max(axis=-1, keepdims=True), rows))
-    own = _exp_below(own, top)
-    past = _exp_below(past, _fold(top))
-    total = own.sum(axis=-1, keepdims=True) + _unfold(past.sum(axis=-1, keepdims=True), rows)
-    out = (own @ own_v + _unfold(past @ prefix_v[0], rows)) / total
+    past = grouped @ prefix_k.swapaxes(-1, -2)  # (B, H, G·L, P), the prefix shared by the rows, not copied
+    top = mx.maximum(top, past.max(axis=-1, keepdims=True))
+    own, past = _exp_below(own, top), _exp_below(past, top)
+    total = own.sum(axis=-1, keepdims=True) + past.sum(axis=-1, keepdims=True)
+    out = (own @ own_v + past @ prefix_v) / total
     return out.reshape(rows, heads, length, -1)
-
-
-def _fold(x: Any) -> Any:
-    """(B, H, M, X) → (H, B·M, X)"""
-    rows, heads, queries, size = x.shape
-    return x.swapaxes(0, 1).reshape(heads, rows * queries, size)
-
-
-def _unfold(x: Any, rows: int) -> Any:
-    """(H, B·M, X) → (B, H, M, X)"""
-    heads, queries, size = x.shape
-    return x.reshape(heads, rows, queries // rows, size).swapaxes(0, 1)
 
 
 def _causal(length: int, group: int) -> Any:
@@ -168,7 +217,16 @@ def _exp_below(x: Any, top: Any) -> Any:
 
 def swiglu(gate: Any, x: Any) -> Any:
     """silu(gate) · x, as mlx-lm's; silu(g) = max(g, 0) - |g| / (exp |g| + 1)."""
-    return _swiglu_fast(gate, x) if gate.dtype == mx.float32 else _stock_swiglu(gate, x)
+    if gate.dtype != mx.float32:
+        return _stock_swiglu(gate, x)
+    if not _lanes or gate.ndim != 3 or gate.shape[1] < 2:
+        return _swiglu_fast(gate, x)
+    middle = gate.shape[1] // 2
+    found = []
+    for lane, part in zip(_lanes, (slice(None, middle), slice(middle, None)), strict=True):
+        with mx.stream(lane):
+            found.append(_swiglu_fast(gate[:, part], x[:, part]))
+    return mx.concatenate(found, axis=1)
 
 
 def _swiglu(gate: Any, x: Any) -> Any:

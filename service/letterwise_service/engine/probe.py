@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import ModelUnsuitable
 from . import kernels, views
-from .backend import mx
+from .backend import caches, mx
 from .head import LetterHead, pick_head
 from .packing import FORWARD_TOKENS
 from .reader import Manner, Reader, TailScores, Work
@@ -33,11 +33,21 @@ def find_manner(model: Any, letter_ids: Sequence[int], ids: Sequence[int], strea
         found = _try(Reader(model, manner, streams), prefix, tails)
         if found is None or not _agree(found, expected, _dtype(model)):
             continue
-        if manner.share is None or _independent(Reader(model, manner, streams), prefix, tails, found):
-            return manner
-        _log.info("a row's bits depend on its companions: one row per forward")
-        return replace(manner, rows_limit=1)
+        return _with_steady_bits(model, manner, streams, prefix, tails)
     raise ModelUnsuitable("no way of reading questions over a shared state gives this model's own scores")
+
+
+def _with_steady_bits(
+    model: Any, manner: Manner, streams: Sequence[Any], prefix: list[int], tails: list[list[int]]
+) -> Manner:
+    """The manner, without what would let a row's bits depend on what runs beside it."""
+    if manner.spread and not _same_when_spread(model, manner, streams, prefix, tails):
+        _log.info("a forward's bits depend on how many lanes it has: one lane each")
+        manner = replace(manner, spread=False)
+    if manner.share is not None and not _independent(Reader(model, manner, streams), prefix, tails):
+        _log.info("a row's bits depend on its companions: one row per forward")
+        manner = replace(manner, rows_limit=1)
+    return manner
 
 
 def _candidates(head: LetterHead) -> Iterator[Manner]:
@@ -55,9 +65,12 @@ def _split(ids: list[int]) -> tuple[list[int], list[list[int]]]:
 
 
 def _full(model: Any, head: LetterHead, ids: list[int]) -> list[float]:
-    """Letter scores of one plain forward over the whole prompt."""
+    """Letter scores of one plain forward over the whole prompt, into a cache as mlx-lm itself runs every model.
+
+    Without one, a layer that shares another's keys and values may compute its own, and the scores are another model's.
+    """
     with kernels.stock():
-        logits = model(mx.array([ids]))[0, -1].astype(mx.float32)
+        logits = model(mx.array([ids]), cache=caches.make_prompt_cache(model))[0, -1].astype(mx.float32)
     return list(logits[mx.array(head.letter_ids)].tolist())
 
 
@@ -87,12 +100,23 @@ def _agree(found: list[TailScores], expected: list[list[float]], dtype: str) -> 
     return True
 
 
-def _independent(reader: Reader, prefix: list[int], tails: list[list[int]], found: list[TailScores]) -> bool:
-    """Whether the short tails, read one by one and in the other order, give the same bits."""
-    alone = [replace(_read(reader, prefix, [tail])[0], index=i) for i, tail in enumerate(tails[:2])]
+def _same_when_spread(
+    model: Any, manner: Manner, streams: Sequence[Any], prefix: list[int], tails: list[list[int]]
+) -> bool:
+    """Whether each tail, alone in its step, has the same bits on one lane as on all."""
+    narrow = Reader(model, replace(manner, spread=False), streams)
+    wide = Reader(model, manner, streams)
+    return all(_read(narrow, prefix, [tail]) == _read(wide, prefix, [tail]) for tail in tails)
+
+
+def _independent(reader: Reader, prefix: list[int], tails: list[list[int]]) -> bool:
+    """Whether the short tails, read one by one, together, and in the other order, give the same bits."""
+    alone = [_read(reader, prefix, [tail])[0] for tail in tails[:2]]
+    together = _read(reader, prefix, tails[:2])
     turned = _read(reader, prefix, [tails[1], tails[0], tails[1], tails[0]])
-    expected = [replace(alone[1 - i % 2], index=i) for i in range(4)]
-    return alone == found[:2] and turned == expected
+    return all(replace(one, index=0) == alone[i % 2] for i, one in enumerate(together)) and all(
+        replace(one, index=0) == alone[1 - i % 2] for i, one in enumerate(turned)
+    )
 
 
 def _dtype(model: Any) -> str:

@@ -13,10 +13,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from . import views
+from . import kernels, views
 from .backend import caches, mx
 from .head import LetterHead
-from .kernels import forget_shared
 from .packing import FORWARD_TOKENS, Forward, plan_forwards
 
 # Part of every kept prefix's salt: raise it when a change here can change a bit of a cache.
@@ -30,12 +29,14 @@ class Manner:
     share: gives a cache for N rows over a prefix, or None when no view covers the model's layers.
     copy: gives an independent cache with a prefix's bits, or None when the prefix must be computed again.
     rows_limit: 1 when a row's bits depend on its companions, else as many as a forward takes.
+    spread: whether a forward that runs alone may be spread over all lanes, its bits staying the same.
     """
 
     head: LetterHead
     share: Callable[[views.Cache, int], views.Cache] | None = views.view
     copy: Callable[[views.Cache], views.Cache] | None = views.copy
     rows_limit: int = FORWARD_TOKENS
+    spread: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,17 +100,23 @@ class Reader:
     ) -> Iterator[list[tuple[int, tuple[tuple[int, ...], list[Any]]]]]:
         """Evaluate the units, a lane each: per step, each unit's tokens, its tails and its arrays."""
         while batch := list(islice(units, self.lanes)):
-            built = []
-            for stream, unit in zip(self._streams, batch, strict=False):
-                with mx.stream(stream):
-                    built.append(unit.build())
-            forget_shared()
+            built = self._built(batch)
             mx.eval(built)
             for unit in batch:
                 work.forwards += 1
                 work.computed_tokens += unit.tokens
                 work.padded_tokens += unit.padding
             yield [(unit.tokens, (unit.tails, arrays)) for unit, arrays in zip(batch, built, strict=True)]
+
+    def _built(self, batch: list[_Unit]) -> list[list[Any]]:
+        """The units' graphs, each on a lane of its own; a unit that is alone is spread over all of them."""
+        spread = self.manner.spread and len(batch) == 1
+        built = []
+        for stream, unit in zip(self._streams, batch, strict=False):
+            with mx.stream(stream), kernels.spread(self._streams if spread else ()):
+                built.append(unit.build())
+        kernels.forget_shared()
+        return built
 
     def _chunks(self, ids: Sequence[int], cache: views.Cache) -> Iterator[_Unit]:
         """`ids` into `cache`, a forward at a time; only the cache is evaluated, so the last layer's output is not."""
@@ -164,7 +171,8 @@ class Reader:
         if not read:
             return []
         indices = [i for tails, _ in read for i in tails]
-        letters, totals = self.manner.head.scores(mx.concatenate([last for _, last in read]))
+        with kernels.spread(self._streams if self.manner.spread else ()):
+            letters, totals = self.manner.head.scores(mx.concatenate([last for _, last in read]))
         mx.eval(letters, totals)
         return [
             TailScores(i, tuple(row), total)

@@ -1,13 +1,14 @@
 """Caches for the rows of a tails forward: views over one shared prefix, and bitwise copies of it.
 
-Engine thread. The cache classes of mlx-lm do the work: a view is a cache of the prefix's own class whose state is
-the prefix's, broadcast to the rows, so windows, masks and recurrent updates are that class's. Writes land in the
-view and are dropped with it. Which models a view serves is found by trying (`reader.py`), not by a list of names.
+Engine thread. The cache classes of mlx-lm do the work: a view is a cache of the prefix's own class whose attributes
+are the prefix's, arrays broadcast to the rows, so windows, masks and recurrent updates are that class's. Writes land
+in the view and are dropped with it. Which models a view serves is found by trying (`probe.py`), not by a list of names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy as copies
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .backend import caches, mx
@@ -39,24 +40,24 @@ class SharedKVCache(caches.KVCache):  # type: ignore[misc]  # no types are publi
 
 def view(cache: Cache, rows: int) -> Cache:
     """One cache per layer that gives each of `rows` rows the whole prefix."""
-    return [SharedKVCache(c) if type(c) is caches.KVCache else _rebuilt(c, rows) for c in cache]
+    return [_rebuilt(layer, rows, shared=True) for layer in cache]
 
 
 def copy(cache: Cache) -> Cache:
     """Independent caches with the prefix's own bits: arrays are shared, since MLX never changes one in place."""
-    return [_rebuilt(c, 1) for c in cache]
+    return [_rebuilt(layer, 1, shared=False) for layer in cache]
 
 
 def merged(cache: Cache, rows: int) -> Cache:
     """The rows' caches by mlx-lm's own batching: each row's prefix copied. For classes whose state does not spread."""
-    copies = [copy(cache) for _ in range(rows)]
-    return [type(c).merge([own[i] for own in copies]) for i, c in enumerate(cache)]
+    own = [copy(cache) for _ in range(rows)]
+    return [type(layer).merge([row[i] for row in own]) for i, layer in enumerate(cache)]
 
 
 def seal(cache: Cache) -> Cache:
     """`cache` with attention buffers cut to their length: no spare room is kept, counted or copied."""
-    for layer in cache:
-        if type(layer) is caches.KVCache and layer.keys is not None and layer.keys.shape[2] > layer.offset:
+    for layer in _plain(cache):
+        if layer.keys is not None and layer.keys.shape[2] > layer.offset:
             layer.keys, layer.values = (mx.contiguous(x) for x in layer.keys_and_values())
     return cache
 
@@ -78,23 +79,36 @@ def nbytes(cache: Cache) -> int:
     return sum(int(a.nbytes) for a in arrays(cache))
 
 
-def _rebuilt(layer: Any, rows: int) -> Any:
-    """A cache of the same class from the layer's state, each array spread over `rows`.
+def _plain(cache: Sequence[Any]) -> Iterator[Any]:
+    """The plain attention caches in `cache`, those inside a list of caches included."""
+    for layer in cache:
+        if type(layer) is caches.KVCache:
+            yield layer
+        elif isinstance(layer, caches.CacheList):
+            yield from _plain(layer.caches)
+
+
+def _rebuilt(layer: Any, rows: int, *, shared: bool) -> Any:
+    """A cache of the same class with the layer's attributes, each array spread over `rows`; a view where `shared`.
 
     A new array object for every array: a class that assigns into a slice changes the object it holds.
     """
-    return type(layer).from_state(_spread(layer.state, rows))
+    if shared and type(layer) is caches.KVCache and layer.keys is not None:
+        return SharedKVCache(layer)
+    own = copies.copy(layer)
+    vars(own).update({name: _spread(value, rows, shared=shared) for name, value in vars(layer).items()})
+    return own
 
 
-def _spread(state: Any, rows: int) -> Any:
-    if isinstance(state, mx.array):
-        shape = (rows, *state.shape[1:]) if state.ndim and state.shape[0] == 1 else state.shape
-        return mx.broadcast_to(state, shape)
-    if isinstance(state, dict):
-        return {key: _spread(item, rows) for key, item in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(_spread(item, rows) for item in state)
-    return state
+def _spread(value: Any, rows: int, *, shared: bool) -> Any:
+    if isinstance(value, mx.array):
+        shape = (rows, *value.shape[1:]) if value.ndim and value.shape[0] == 1 else value.shape
+        return mx.broadcast_to(value, shape)
+    if isinstance(value, dict):
+        return {key: _spread(item, rows, shared=shared) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_spread(item, rows, shared=shared) for item in value)
+    return _rebuilt(value, rows, shared=shared) if hasattr(value, "state") else value
 
 
 def _collect(state: Any, found: list[Any]) -> None:
