@@ -88,7 +88,7 @@ class Admission:
             tails={text: _tail(prefix, e) for text, e in zip(texts, encoded, strict=True)},
             passes=count_passes(request),
             prompt_tokens=sum(lengths[text] for text in bound) * request.samples,
-            neutralized=_count_neutralized(opening, encoded),
+            neutralized=_count_neutralized(opening, encoded[: len(dict.fromkeys(bound))]),
         )
 
     def admit_state(self, state: Json) -> Permit:
@@ -116,5 +116,5 @@ def _tail(prefix: Ids, encoded: Encoded) -> Ids:
 
 
 def _count_neutralized(opening: Encoded, encoded: Sequence[Encoded]) -> int:
-    """The state's spellings once, and each pass's own."""
+    """The state's spellings once, and the own ones of each pass in one order."""
     return opening.neutralized + sum(e.neutralized - opening.neutralized for e in encoded)

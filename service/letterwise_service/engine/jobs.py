@@ -51,7 +51,7 @@ class Served:
     store: PrefixStore
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """An admitted request on its way; `deadline_seconds` runs from when it leaves the queue."""
 
@@ -62,6 +62,7 @@ class Job:
     submitted: float = field(default_factory=time.monotonic)
     number: int = field(default_factory=lambda: next(_numbers))
     started: float = 0.0  # time.monotonic() at which it left the queue
+    completed: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
     _steps: Generator[None, None, Completed] | None = None
     _deadline: float = float("inf")
@@ -69,6 +70,11 @@ class Job:
     def cancel(self) -> None:
         """Stop before the next forward. Any thread, any number of times."""
         self._stop.set()
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for it any more. Any thread."""
+        return self._stop.is_set() or (self.caller_deadline is not None and time.monotonic() > self.caller_deadline)
 
     def start(self, served: Served) -> None:
         """Leave the queue: from now on the deadline runs."""
@@ -84,6 +90,7 @@ class Job:
             next(self._steps)
             return False
         except StopIteration as end:
+            self.completed = True
             self.tell(end.value)
         except LetterwiseError as error:
             self.fail(error)
@@ -94,14 +101,16 @@ class Job:
 
     def fail(self, error: LetterwiseError) -> None:
         """End the job with an error: what it holds is let go of first."""
-        if self._steps is not None:
-            self._steps.close()
-        self.tell(Failed(error))
+        try:
+            if self._steps is not None:
+                self._steps.close()
+        finally:
+            self.tell(Failed(error))
 
     def tell(self, event: Event) -> None:
         try:
             self.listener(event)
-        except Exception:  # a listener's fault must not reach the engine or other jobs
+        except BaseException:  # a listener's fault must not reach the engine or other jobs
             _log.exception("the listener of job %d raised", self.number)
 
     def _check(self) -> None:
@@ -170,6 +179,8 @@ class _Steps:
             for scores in self._served.reader.read(self._permit.prefix, record.cache, tails, self._work):
                 for one in scores:
                     self._report(decision.take(passes[one.index], _reading(passes[one.index], one)))
+                if decision.finished:
+                    return
                 yield
 
     def _report(self, outcomes: Sequence[Outcome]) -> None:
@@ -206,6 +217,8 @@ class _Steps:
 
 def _reading(one: Pass, scores: TailScores) -> Reading:
     listed = scores.letters[: one.letters]
+    if not math.isfinite(scores.log_total):
+        return Reading(listed, math.nan)
     return Reading(listed, min(1.0, sum(math.exp(score - scores.log_total) for score in listed)))
 
 

@@ -47,9 +47,10 @@ class JobQueue:
         with self._changed:
             while wait and not self._jobs() and self._refusal is not EngineDown:
                 self._changed.wait()
-            if self._waiting and len(self._running) < RUNNING_JOBS:
-                self._running.append(self._waiting.popleft())
-                return self._running[-1], True
+            if (job := self._leaving()) is not None:
+                self._waiting.remove(job)
+                self._running.append(job)
+                return job, True
             if not self._running:
                 return None
             self._running.rotate(-1)
@@ -60,13 +61,15 @@ class JobQueue:
         with self._changed:
             self._running.remove(job)
             self._tokens -= _size(job)
-            self._learn_rate(job)
+            if job.completed:
+                self._learn_rate(job)
             self._changed.notify_all()
 
     def refuse(self, refusal: type[Draining] | type[EngineDown]) -> None:
         """Take nothing new from now on; what is here goes on."""
         with self._changed:
-            self._refusal = refusal
+            if self._refusal is not EngineDown:  # the last word
+                self._refusal = refusal
             self._changed.notify_all()
 
     def empty(self) -> list[Job]:
@@ -86,6 +89,13 @@ class JobQueue:
     def __len__(self) -> int:
         with self._changed:
             return self._jobs()
+
+    def _leaving(self) -> Job | None:
+        """The job that leaves the queue now; one whose caller is gone does at once, to end and make its place free."""
+        gone = next((job for job in self._waiting if job.gone), None)
+        if gone is not None:
+            return gone
+        return self._waiting[0] if self._waiting and len(self._running) < RUNNING_JOBS else None
 
     def _jobs(self) -> int:
         return len(self._waiting) + len(self._running)

@@ -60,11 +60,18 @@ class PrefixStore:
         assert record.pins >= 0
 
     def put(self, ids: tuple[int, ...], cache: views.Cache) -> Record | None:
-        """Keep a prefix, evicting what must go; the record comes pinned. None when it cannot fit or one is there."""
+        """Keep a prefix, evicting what must go; the record comes pinned, and is the one there already if there is one.
+
+        None when it cannot fit.
+        """
         key = (self._salt, ids)
-        nbytes = views.nbytes(cache)
-        if self._max_records == 0 or key in self._records:
+        if (there := self._records.get(key)) is not None:  # another job computed the same bits meanwhile
+            self._records.move_to_end(key)
+            there.pins += 1
+            return there
+        if self._max_records == 0:
             return None
+        nbytes = views.nbytes(cache)
         if not self._make_room(nbytes):
             self._count(refused=self._info.refused + 1)
             return None

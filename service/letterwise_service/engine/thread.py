@@ -160,14 +160,18 @@ class Engine:
     def _end_jobs(self) -> None:
         self._queue.refuse(EngineDown)
         for job in self._queue.empty():
-            job.fail(EngineDown("the engine stopped before this decision was read"))
+            try:
+                job.fail(EngineDown("the engine stopped before this decision was read"))
+            except Exception:  # the other jobs' callers still wait
+                _log.exception("job %d could not be ended well", job.number)
 
 
 def _release_streams() -> None:
     """End the thread's streams before it ends: a process that exits while they are going down is aborted."""
-    from .backend import mx
+    if "mlx.core" in sys.modules:  # a load may have failed before
+        from .backend import mx
 
-    mx.clear_streams()
+        mx.clear_streams()
 
 
 def _death(error: BaseException, *, loading: bool) -> LetterwiseError:

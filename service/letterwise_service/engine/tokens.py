@@ -57,6 +57,8 @@ class PromptTokens:
         _refuse_open_reasoning(tokenizer, self._envelope.footer)
         self._control = _control_tokens(tokenizer)
         self._control_pattern = _any_of(self._control)
+        self._control_ids = frozenset(self._control.values())
+        self._structure = {footer: self._count_control(footer) for footer in ("", self._envelope.footer)}
         self._plain = PlainEncoder.build(
             tokenizer, self._control, self._encode_texts, (self._envelope.header, self._envelope.footer), _PROBE
         )
@@ -77,11 +79,22 @@ class PromptTokens:
             return [self._safely(message, footer, plain) for (message, footer), plain in zip(pairs, ids, strict=True)]
 
     def _safely(self, message: str, footer: str, ids: Sequence[int]) -> Encoded:
-        """`ids`, unless the message spells control tokens: then the ids that it has as plain text."""
+        """`ids`, unless the message spells control tokens: then the ids that it has as plain text.
+
+        A tokenizer's normalizer may make a spelling of what was none, so the ids are looked at too.
+        """
         spelled = len(self._control_pattern.findall(message)) if self._control_pattern else 0
-        if spelled:
+        if spelled or self._control_in(ids) > self._structure.get(footer, len(ids)):
+            spelled = spelled or self._control_in(ids) - self._structure[footer]
             ids = self._neutral(message, footer)
         return Encoded(self._with_one_bos(ids), spelled)
+
+    def _control_in(self, ids: Sequence[int]) -> int:
+        return sum(map(self._control_ids.__contains__, ids))
+
+    def _count_control(self, footer: str) -> int:
+        """How many control tokens the template itself puts around a message."""
+        return self._control_in(self._encode_texts([self._envelope.header + _PROBE + footer])[0])
 
     def _neutral(self, message: str, footer: str) -> Sequence[int]:
         if self._plain is not None:
@@ -93,8 +106,9 @@ class PromptTokens:
     def _broken(self, message: str, footer: str) -> Sequence[int]:
         """Break each spelling with a word joiner: for tokenizers of which no plain form can be made."""
         assert self._control_pattern is not None
-        text = self._control_pattern.sub(lambda m: m.group()[0] + _WORD_JOINER + m.group()[1:], message)
-        return self._encode_texts([self._envelope.header + text + footer])[0]
+        while self._control_pattern.search(message):  # again, where a spelling holds another
+            message = self._control_pattern.sub(lambda m: m.group()[0] + _WORD_JOINER + m.group()[1:], message)
+        return self._encode_texts([self._envelope.header + message + footer])[0]
 
     def _with_one_bos(self, ids: Sequence[int]) -> tuple[int, ...]:
         if self._bos is None:

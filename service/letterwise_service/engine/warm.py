@@ -50,12 +50,13 @@ def warm(config: EngineConfig) -> Warmed:
     mx.set_cache_limit(_BUFFER_CACHE_BYTES)
     loaded = load(config.model, alias=config.alias)
     style = resolve_style(config.prompt_style, loaded.names)
+    streams = _streams(backend)
     try:
         tokens = PromptTokens(loaded.tokenizer)
-        manner = _find_manner(loaded.model, tokens, backend)
+        manner = _find_manner(loaded.model, tokens, backend, streams)
     except ModelUnsuitable as error:
         return Warmed(_info(loaded, backend, style, config, path="", tier="unsupported", problem=str(error)))
-    reader = Reader(loaded.model, manner, _streams(backend))
+    reader = Reader(loaded.model, manner, streams)
     budgets = _budgets(reader, loaded, config)
     store = _store(config, manner, loaded, tier=_tier(loaded.model, manner) if config.prefix_store else "off")
     info = _info(loaded, backend, style, config, path=manner.head.path, tier=store.tier, problem=None)
@@ -63,9 +64,9 @@ def warm(config: EngineConfig) -> Warmed:
     return Warmed(info, served, Admission(tokens, budgets, style))
 
 
-def _find_manner(model: Any, tokens: PromptTokens, backend: Backend) -> Manner:
+def _find_manner(model: Any, tokens: PromptTokens, backend: Backend, streams: list[Any]) -> Manner:
     """The manner of reading, with our own operations on a processor if the model's numbers stand with them."""
-    ids, streams = tokens.messages([_PROBE])[0].ids, _streams(backend)
+    ids = tokens.messages([_PROBE])[0].ids
     if backend.device == "cpu":
         kernels.install()
         try:

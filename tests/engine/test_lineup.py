@@ -1,0 +1,188 @@
+"""The queue and the turns: bounds, order, refusals, and jobs whose callers have gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from letterwise_service.engine.budgets import Permit
+from letterwise_service.engine.jobs import Job
+from letterwise_service.engine.lineup import RUNNING_JOBS, JobQueue
+from letterwise_service.errors import Draining, EngineDown, QueueFull
+
+
+def job(tokens: int = 10, caller_deadline: float | None = None) -> Job:
+    permit = Permit(None, (1, 2), {}, passes=0, prompt_tokens=tokens, neutralized=0)
+    return Job(permit, lambda event: None, 60.0, caller_deadline)
+
+
+def queued(jobs: list[Job], max_jobs: int = 100, max_tokens: int = 10_000) -> JobQueue:
+    queue = JobQueue(max_jobs, max_tokens)
+    for one in jobs:
+        queue.put(one)
+    return queue
+
+
+def run(queue: JobQueue, one: Job, seconds: float, *, completed: bool = True) -> None:
+    """One job's whole life, `seconds` long by its own account."""
+    queue.put(one)
+    assert queue.turn(wait=False) == (one, True)
+    one.started = time.monotonic() - seconds
+    one.completed = completed
+    queue.remove(one)
+
+
+def test_turns_go_round() -> None:
+    """New jobs start at once, in the order in which they came; then each gets its step in turn."""
+    jobs = [job() for _ in range(3)]
+    queue = queued(jobs)
+    assert [queue.turn(wait=False) for _ in range(3)] == [(one, True) for one in jobs]
+    assert [queue.turn(wait=False) for _ in range(6)] == [(one, False) for one in [*jobs, *jobs]]
+    queue.remove(jobs[1])
+    assert [queue.turn(wait=False) for _ in range(4)] == [(jobs[i], False) for i in (0, 2, 0, 2)]
+
+
+def test_few_jobs_run_at_once() -> None:
+    """The ninth waits until one of the eight has ended."""
+    jobs = [job() for _ in range(RUNNING_JOBS + 1)]
+    queue = queued(jobs)
+    assert [queue.turn(wait=False) for _ in range(9)] == [*((one, True) for one in jobs[:8]), (jobs[0], False)]
+    queue.remove(jobs[3])
+    assert queue.turn(wait=False) == (jobs[8], True)
+
+
+def test_jobs_of_callers_who_left_go_first() -> None:
+    """A cancelled or expired job leaves the queue at once, though eight run, and makes its place free."""
+    jobs = [job() for _ in range(RUNNING_JOBS + 3)]
+    jobs[10] = job(caller_deadline=time.monotonic() - 1)
+    queue = queued(jobs[:RUNNING_JOBS], max_jobs=11)
+    for _ in range(RUNNING_JOBS):
+        queue.turn(wait=False)
+    for one in jobs[RUNNING_JOBS:]:
+        queue.put(one)
+    jobs[9].cancel()
+    with pytest.raises(QueueFull):
+        queue.put(job())
+    for gone in (jobs[9], jobs[10]):
+        assert queue.turn(wait=False) == (gone, True)
+        queue.remove(gone)
+    queue.put(job())
+    assert len(queue) == 10
+    assert queue.turn(wait=False) == (jobs[0], False)
+
+
+def test_queue_is_bounded_by_jobs() -> None:
+    """Waiting and running count together; a place is free again when a job has ended."""
+    first, second = job(), job()
+    queue = queued([first, second], max_jobs=2)
+    queue.turn(wait=False)
+    with pytest.raises(QueueFull, match="2 decisions") as refused:
+        queue.put(job())
+    assert 1.0 <= refused.value.retry_after_seconds <= 30.0
+    queue.remove(first)
+    queue.put(job())
+
+
+def test_queue_is_bounded_by_tokens() -> None:
+    """Many tokens wait their turn outside; a single decision larger than the bound is taken when nothing else is."""
+    queue = queued([job(60)], max_tokens=100)
+    with pytest.raises(QueueFull):
+        queue.put(job(41))
+    queue.put(job(40))
+    queue.empty()
+    queue.put(job(500))
+    with pytest.raises(QueueFull):
+        queue.put(job(1))
+
+
+def test_time_to_come_back_follows_the_work_that_waits() -> None:
+    """Half of what is queued, at the rate at which jobs have been ending; between 1 and 30 seconds."""
+    queue = JobQueue(3, 10_000)
+    run(queue, job(100), seconds=1.0)
+    for tokens in (700, 500, 200):
+        queue.put(job(tokens))
+    with pytest.raises(QueueFull) as refused:
+        queue.put(job(1))
+    assert refused.value.retry_after_seconds == pytest.approx(7.0, rel=0.05)
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(3, 1.0), (9_000, 30.0)])
+def test_time_to_come_back_has_its_bounds(tokens: int, expected: float) -> None:
+    """Never less than a second, nor more than half a minute."""
+    queue = JobQueue(1, 10_000)
+    run(queue, job(100), seconds=1.0)
+    queue.put(job(tokens))
+    with pytest.raises(QueueFull) as refused:
+        queue.put(job(1))
+    assert refused.value.retry_after_seconds == expected
+
+
+def test_cancelled_jobs_teach_no_rate() -> None:
+    """A thousand cancelled jobs, each gone in no time, do not make the queue seem fast."""
+    queue = JobQueue(1, 100_000)
+    run(queue, job(100), seconds=1.0)
+    for _ in range(1000):
+        run(queue, job(100), seconds=0.0, completed=False)
+    queue.put(job(1000))
+    with pytest.raises(QueueFull) as refused:
+        queue.put(job(1))
+    assert refused.value.retry_after_seconds == pytest.approx(5.0, rel=0.05)
+
+
+def test_refusals_name_their_reason_and_down_is_the_last() -> None:
+    """A drain refuses newcomers and leaves what is there; once the engine is down, no drain makes it up again."""
+    queue = queued([job()])
+    queue.refuse(Draining)
+    with pytest.raises(Draining):
+        queue.put(job())
+    assert queue.turn(wait=False) is not None
+    queue.refuse(EngineDown)
+    queue.refuse(Draining)
+    with pytest.raises(EngineDown):
+        queue.put(job())
+
+
+def test_empty_takes_out_waiting_and_running() -> None:
+    """Every job comes out once, and the queue is idle."""
+    jobs = [job() for _ in range(RUNNING_JOBS + 2)]
+    queue = queued(jobs)
+    for _ in range(5):
+        queue.turn(wait=False)
+    assert sorted(queue.empty(), key=lambda one: one.number) == jobs
+    assert len(queue) == 0
+    assert queue.turn(wait=False) is None
+    assert queue.wait_idle(0)
+
+
+def test_turn_waits_for_a_job_or_the_end() -> None:
+    """An idle engine sleeps until something is put, or until it is told to stop."""
+    queue, seen = JobQueue(2, 100), []
+    came = threading.Event()
+
+    def sleep() -> None:
+        seen.append(queue.turn(wait=True))
+        queue.empty()
+        came.set()
+        seen.append(queue.turn(wait=True))
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    one = job()
+    queue.put(one)
+    assert came.wait(10)
+    queue.refuse(EngineDown)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert seen == [(one, True), None]
+
+
+def test_wait_idle_says_whether_all_ended() -> None:
+    """False while a job is there when the time is up, true as soon as the last has gone."""
+    one = job()
+    queue = queued([one])
+    assert not queue.wait_idle(0.01)
+    queue.turn(wait=False)
+    threading.Timer(0.05, queue.remove, [one]).start()
+    assert queue.wait_idle(10)
