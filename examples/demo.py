@@ -7,6 +7,7 @@ that it started is stopped before it ends. Exit codes: 0 answered, 1 not, 130 in
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import selectors
 import signal
@@ -37,6 +38,8 @@ class DemoFailed(Exception):
 
 def main() -> int:
     """Runs the demo; its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end the demo
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:

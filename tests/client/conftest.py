@@ -12,6 +12,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 from google.rpc import status_pb2
+
 from letterwise.v1 import decision_pb2 as pb
 from letterwise.v1 import diagnostics_pb2, info_pb2
 from letterwise.v1.decision_pb2_grpc import DecisionServiceServicer, add_DecisionServiceServicer_to_server

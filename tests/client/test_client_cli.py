@@ -13,6 +13,8 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
+from rich.console import Console
+
 from letterwise import (
     Accepted,
     Answered,
@@ -28,7 +30,6 @@ from letterwise import (
 from letterwise.cli import main
 from letterwise.display import PlainDisplay, event_lines, open_display
 from letterwise.terminal import MOST_ROWS, TerminalDisplay
-from rich.console import Console
 
 BODY: dict[str, Any] = {
     "state": "I was charged twice!",

@@ -10,10 +10,11 @@ import time
 from typing import Any
 
 import grpc
-import letterwise
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
+
+import letterwise
 from letterwise import AsyncClient, Client, LetterwiseError, Noul, Retry, errors
 from letterwise.channel import channel_options, service_config
 from letterwise.status import error_from_status

@@ -7,8 +7,9 @@ import sys
 from dataclasses import fields
 from typing import Any
 
-import letterwise
 import pytest
+
+import letterwise
 from letterwise import answers, events, info
 from letterwise.v1 import decision_pb2, diagnostics_pb2, info_pb2
 
@@ -51,6 +52,7 @@ def test_public_names_are_pinned() -> None:
 def test_base_install_is_enough(server: Any, refusal: Any) -> None:
     """Calls, rich errors and the command work where only grpcio and protobuf are installed."""
     import grpc
+
     from letterwise.v1 import errors_pb2
 
     limit = errors_pb2.TokenLimit(tokens=9, limit_tokens=8)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from letterwise import jev
 from letterwise.requests import decide_request
 from letterwise_service.config import EngineConfig

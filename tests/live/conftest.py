@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from letterwise import Client
 from letterwise_service.engine import embedded
 
@@ -35,7 +36,7 @@ def judge(model_path: Path) -> Iterator[Judge]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
     """The server that most tests ask."""
-    server = Server(tmp_path_factory.mktemp("server"))
+    server = Server(tmp_path_factory.mktemp("server"), "--job-deadline-seconds", "900")
     yield server
     server.close()
 
@@ -50,7 +51,7 @@ def spare(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterato
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
-    with server.client() as client:
+    with server.client(timeout_seconds=300) as client:
         yield client
 
 

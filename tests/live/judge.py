@@ -9,6 +9,7 @@ answers each with a line: the ids, the 52 letter scores and log Σ exp over the 
 from __future__ import annotations
 
 import json
+import os
 import string
 import sys
 from pathlib import Path
@@ -19,9 +20,10 @@ import letterwise_service.engine  # noqa: F401  # isort: skip - the BLAS, before
 import mlx.core as mx
 import numpy as np
 from gguf import GGUFReader, dequantize
+from mlx_lm.models import cache, llama
+
 from letterwise_service.engine.gguf import GgufFile
 from letterwise_service.engine.gguf_tokenizer import tokenizer_of
-from mlx_lm.models import cache, llama
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 # A prompt of more than LONG_TOKENS is read as mlx-lm itself reads long ones, in chunks through its own cache: stock
@@ -94,6 +96,7 @@ def scores(model: Any, ids: list[int], letters: list[int]) -> tuple[list[float],
 def main(path: Path) -> None:
     """Answers lines until standard input ends."""
     assert type(mx.fast.scaled_dot_product_attention).__module__ == "nanobind", "the attention is not mlx's own"
+    os.nice(10)  # what the tests time goes first
     tokenizer = tokenizer_of(GgufFile(path))
     letters = [tokenizer.encode(letter, add_special_tokens=False)[0] for letter in LETTERS]
     model = load_model(path)

@@ -1,7 +1,7 @@
 """The judge process as the tests see it: readings by prompt, computed in the background and kept in memory.
 
-Two processes for the session, fed in the order of asking: a plain forward keeps one core busy. A decision driven by it is the answer that plain full forwards
-give, through the same method. Any thread of the tests may ask.
+Two processes for the session, fed in the order of asking: a plain forward keeps one core busy. A decision driven by
+them is the answer that plain full forwards give, through the same method. Any thread of the tests may ask.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _WOES = (
 
 
 def letters_of(count: int, *, year: int = 2025) -> str:
-    """A state of `count` customers' lines, 17 to 23 tokens each; another year is another state."""
+    """A state of `count` customers' lines, about 29 tokens each; another year is another state."""
     lines = (
         f"{day % 28 + 1}.{day % 12 + 1}.{year}, customer {100 + 7 * day}: {_GOODS[day % 8]} {_WOES[day % 5]}."
         for day in range(count)
@@ -34,14 +34,12 @@ LONG_LINES = 24  # about 700 tokens
 
 def twenty(state: str, count: int = 20) -> Body:
     """Up to twenty yes/no questions of unequal length."""
-    questions = {
-        f"q{i}": {
-            "type": "noul",
-            "instructions": f"Does customer {100 + 7 * i} complain about {_WOES[i % 5]}{', or about the price' * (i % 3)}?",
-        }
-        for i in range(count)
-    }
-    return {"state": state, "questions": questions}
+    asked = [f"Does customer {100 + 7 * i} say: {_WOES[i % 5]}{', or more' * (i % 3)}?" for i in range(count)]
+    return {"state": state, "questions": {f"q{i}": _noul(instructions) for i, instructions in enumerate(asked)}}
+
+
+def _noul(instructions: str) -> Body:
+    return {"type": "noul", "instructions": instructions}
 
 
 def mixed(state: str) -> Body:
@@ -61,7 +59,11 @@ def mixed(state: str) -> Body:
                 "instructions": "How urgent is the worst of these?",
                 "criteria": ["can wait", "today", {"now": True}],
             },
-            "late": {"type": "noul", "instructions": "Did anything come late?", "criteria": {"true": "At least one did."}},
+            "late": {
+                "type": "noul",
+                "instructions": "Did anything come late?",
+                "criteria": {"true": "At least one did."},
+            },
             "refund": {
                 "type": "noul",
                 "instructions": "Is a refund due?",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from letterwise import Client, Decision, DecisionStream, gather, jev
 
 from . import material
@@ -22,7 +23,7 @@ BESIDE = [material.twenty(material.letters_of(material.LONG_LINES, year=year)) f
 @pytest.fixture(scope="module")
 def cold(server: Server) -> Decision:
     """The decision on a state that the server has not seen, with nothing beside it."""
-    with server.client() as client:
+    with server.client(timeout_seconds=300) as client:
         decision = client.decide(**material.call(BODY))
     assert decision.diagnostics.prefix.reused_tokens == 0
     assert decision.diagnostics.prefix.stored
@@ -56,7 +57,7 @@ def test_streamed_events_together_are_the_unary_reply(cold: Decision, client: Cl
 
 def test_prewarmed_state_gives_the_cold_numbers(cold: Decision, spare: Spare) -> None:
     """Another server process that read the state beforehand computes only the questions, to the same bits."""
-    with spare.get().client() as client:
+    with spare.get().client(timeout_seconds=300) as client:
         read = client.prewarm(BODY["state"])
         found = client.decide(**material.call(BODY))
     assert read.reused_tokens == 0
@@ -68,7 +69,7 @@ def test_two_decisions_in_flight_change_nothing(client: Client, spare: Spare) ->
     """Read cold between the steps of two larger decisions, the numbers are those of the quiet server."""
     body = material.mixed(material.letters_of(material.LONG_LINES, year=2016))
     quiet = client.decide(**material.call(body))
-    with spare.get().client() as busy:
+    with spare.get().client(timeout_seconds=300) as busy:
         streams = [busy.decide_stream(**material.call(beside)) for beside in BESIDE]
         ended = [threading.Event() for _ in streams]
         readers = [

@@ -27,9 +27,7 @@ def alive(group: int) -> bool:
 
 def start() -> subprocess.Popen[str]:
     """The demo in a process group of its own, so that whatever it leaves behind can be seen."""
-    return subprocess.Popen(
-        DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    return subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def test_demo_answers_the_ticket_and_leaves_nothing_running(model_path: Path) -> None:
@@ -37,7 +35,12 @@ def test_demo_answers_the_ticket_and_leaves_nothing_running(model_path: Path) ->
     with start() as demo:
         said, complained = demo.communicate(timeout=120)
     assert (demo.returncode, complained) == (0, "")
-    for line in (r"angry: (yes|no), letter mass", r"team: \w+, confidence", r"urgency: [\d.]+ from 0 to 2", r"refund: "):
+    for line in (
+        r"angry: (yes|no), letter mass",
+        r"team: \w+, confidence",
+        r"urgency: [\d.]+ from 0 to 2",
+        r"refund: ",
+    ):
         assert re.search(f"^{line}", said, re.MULTILINE), said
     assert re.search(r"^Asked again: (\d+) of the state's \1 tokens were kept", said, re.MULTILINE)
     assert "Every number is the same" in said

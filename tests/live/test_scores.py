@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from letterwise_service.engine.reader import TailScores
 from letterwise_service.method.decision import Decision
 from letterwise_service.method.request import DecisionRequest
@@ -11,7 +12,8 @@ from . import material
 from .judging import STYLE, Judge, Judged
 from .reading import Engine
 
-pytestmark = pytest.mark.live
+# waits for the judge, which computes what it can while other tests run
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 TOLERANCE = 2e-4
 COUNTS = (1, 5, 20)
 
@@ -33,9 +35,7 @@ def request(count: int) -> DecisionRequest:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_letter_scores_equal_a_plain_forward(
-    count: int, found: dict[int, dict[str, TailScores]], judge: Judge
-) -> None:
+def test_letter_scores_equal_a_plain_forward(count: int, found: dict[int, dict[str, TailScores]], judge: Judge) -> None:
     """Prefix in chunks, tails in groups on two lanes, letter rows: within 2e-4 of the whole prompt read at once."""
     scores = found[count]
     assert len(scores) == count

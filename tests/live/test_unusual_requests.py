@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import letterwise
 import pytest
+
+import letterwise
 from letterwise_service.engine.gguf import GgufFile
 from letterwise_service.engine.gguf_tokenizer import tokenizer_of
 from letterwise_service.engine.tokens import PromptTokens
@@ -17,7 +18,8 @@ from . import material
 from .judging import STYLE, Judge
 from .processes import Server
 
-pytestmark = pytest.mark.live
+# waits for the judge, which computes what it can while other tests run
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 # Two scores may be 2e-4 off each, and the readout divides by 0.85; a composed answer multiplies three reads.
 ONE_PASS, COMPOSED = 5e-4, 1.5e-3
 
@@ -42,7 +44,7 @@ def distance(found: Any, expected: Any) -> float:
 @pytest.fixture(scope="module")
 def decisions(server: Server) -> dict[str, letterwise.Decision]:
     """What the server replies to each."""
-    with server.client(timeout_seconds=240) as client:
+    with server.client(timeout_seconds=800) as client:
         return {name: client.decide(**material.call(body)) for name, body in material.UNUSUAL.items()}
 
 
