@@ -47,21 +47,16 @@ class Budgets:
 
     def check(self, tokens: int) -> None:
         """Raises TooLong unless a prompt of `tokens` fits both with room for one forward past it."""
-        needed = tokens + FORWARD_TOKENS
-        if needed > self.context_tokens:
-            raise TooLong(
-                f"the longest prompt has {tokens} tokens; with {FORWARD_TOKENS} to spare, "
-                f"the model's context takes {self.context_tokens}",
-                tokens=tokens,
-                limit_tokens=self.context_tokens - FORWARD_TOKENS,
-            )
-        if needed > self.memory_tokens:
-            raise TooLong(
-                f"the longest prompt has {tokens} tokens; with {FORWARD_TOKENS} to spare, "
-                f"the memory left beside the model takes {self.memory_tokens}",
-                tokens=tokens,
-                limit_tokens=self.memory_tokens - FORWARD_TOKENS,
-            )
+        for limit, what in (
+            (self.context_tokens, "the model's context"),
+            (self.memory_tokens, "the memory left beside the model"),
+        ):
+            if tokens + FORWARD_TOKENS > limit:
+                raise TooLong(
+                    f"the longest prompt has {tokens} tokens; with {FORWARD_TOKENS} to spare, {what} takes {limit}",
+                    tokens=tokens,
+                    limit_tokens=limit - FORWARD_TOKENS,
+                )
 
 
 class Admission:
