@@ -101,6 +101,49 @@ def test_ratio_is_of_the_medians_that_stand_beside_it() -> None:
     assert found == {"a_over_b": 2.0, "a_over_b_medians": [4.0, 2.0]}
 
 
+class _Scripted(lineup.Lineup):
+    """Contenders whose replies are arithmetic: a question costs a second, reading a new state ten; one goes missing."""
+
+    @property
+    def names(self) -> list[str]:
+        return ["ours", *(peer for peer in decisions.PEERS if peer not in self.missing)]
+
+    def ask(self, name: str, case: dict[str, Any]) -> dict[str, Any] | None:
+        if name == "torch_bfloat16":
+            self.missing[name] = "it ended with status 1"
+            return None
+        tails, prefix = len(case["tails"]), 0.0 if case.get("kept") else 10.0
+        times = 1.0 if name == "ours" else 3.0
+        return {
+            "seconds": times * (prefix + tails),
+            "marks": [12.0 * (number + 1) for number in range(tails)],
+            "letters": [[0.5 * (name == "llama" and letter == 0) for letter in range(52)]] * tails,
+            "computed_tokens": 100 * (7 + tails),
+        }
+
+
+def test_decisions_table_is_ratios_of_what_the_contenders_took(tokens: PromptTokens) -> None:
+    """Naive's one run gives its times of 1, 5 and 20; a missing peer has a reason and no numbers."""
+    table = decisions._Table(_Scripted(), tokens)
+    for number in range(5):
+        table.play(number)
+    found = table.results()
+    assert found["naive_over_ours_20_cold_medians"] == [240.0, 30.0]
+    assert found["naive_over_ours_1_kept"] == 12.0
+    assert found["llama_over_ours_5_kept"] == 3.0
+    assert found["five_over_one_cold"] == pytest.approx(15 / 11)
+    assert found["five_over_one_per_token_cold"] == pytest.approx(15 / 11 * 8 / 12)
+    assert found["llama_score_error"] == pytest.approx(0.5 * 51 / 52)
+    assert found["missing_torch_bfloat16"] == "it ended with status 1"
+    assert not any(key.startswith("torch_bfloat16_over") for key in found)
+    text = report.tables({**found, "rounds_decisions": 5}, report.TABLES)
+    assert "torch, bfloat16: missing, it ended with status 1" in text
+    assert (
+        "| 20 questions on a new state, mlx-lm naive ÷ ours | `naive_over_ours_20_cold` | 8.00 | ≥ 12 | not reached |"
+        in text
+    )
+
+
 def test_distance_ignores_what_no_probability_depends_on() -> None:
     """A constant added to all scores of a question is no error; one score's move is."""
     assert decisions.distance([[1.0, 2.0, 3.0]], [[11.0, 12.0, 13.0]]) == 0
