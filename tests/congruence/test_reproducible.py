@@ -83,7 +83,7 @@ def forget(engine: Engine) -> None:
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_answers_do_not_depend_on_surroundings(engine: Engine, data: st.DataObject) -> None:
-    """Order of questions, other questions, other decisions in flight, cold or kept, prewarmed: the bits are the same."""
+    """Order, other questions, other decisions in flight, cold, kept, prewarmed: the bits are the same."""
     state, samples = data.draw(st.sampled_from(STATES)), data.draw(st.sampled_from([1, 1, 3]))
     questions = tuple(data.draw(st.permutations(QUESTIONS)))[: data.draw(st.integers(1, len(QUESTIONS)))]
     expected = [alone(engine, state, question, samples) for question in questions]
