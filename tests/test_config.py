@@ -42,7 +42,7 @@ def test_settings_defaults_pass_their_own_parsers(settings: type[EngineConfig | 
     """Every default is a value that its flag would give too."""
     for field in dataclasses.fields(settings):
         if field.default is not None:
-            shown = "on" if field.default is True else str(field.default)
+            shown = {True: "on", False: "off"}[field.default] if isinstance(field.default, bool) else str(field.default)
             assert field.metadata["parse"](shown) == field.default, field.name
 
 

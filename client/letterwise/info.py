@@ -61,6 +61,9 @@ class PrefixStore:
     hits: int
     misses: int
     evicted: int
+    partial_hits: int
+    stored: int
+    refused: int
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,14 @@ class EngineConfig:
     prefix_store_bytes: int | None = _setting(
         None, "memory for kept prefixes, such as 2GiB (a share of what the model leaves)", _optional(_size)
     )
-    prefix_store_records: int = _setting(64, "the most prefixes kept", _whole(1, 1_000_000))
+    prefix_store_records: int = _setting(
+        8,
+        "the most states kept of a model with recurrent or windowed layers; others are bounded by bytes alone",
+        _whole(1, 1_000_000),
+    )
+    check_store_when_idle: bool = _setting(
+        False, "on or off: walk the store whenever nothing runs, and stop if it is not whole; for tests", _on_off
+    )
     queue_jobs: int = _setting(256, "the most decisions waiting or running; more are refused at once", _whole(1))
     queue_tokens: int = _setting(4_000_000, "the most prompt tokens waiting or running", _whole(1))
     job_deadline_seconds: float = _setting(

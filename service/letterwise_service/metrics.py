@@ -28,6 +28,21 @@ _handling = Histogram(
 _in_flight = Gauge("letterwise_rpcs_in_flight", "RPCs started and not ended.", _RPC, registry=REGISTRY)
 _ready = Gauge("letterwise_ready", "1 while health says SERVING.", registry=REGISTRY)
 
+_STORE = "letterwise_prefix_store_"
+_store_events = {
+    name: Counter(f"{_STORE}{name}_total", help, ("tier",), registry=REGISTRY)
+    for name, help in {
+        "hits": "Prefixes that were kept whole when a job wanted them.",
+        "partial_hits": "Prefixes of which a start was kept.",
+        "misses": "Prefixes of which nothing was kept.",
+        "stored": "Records put into the store: blocks in the exact tier, states in the checkpoint tier.",
+        "refused": "Prefixes that found no room, or not for all of them.",
+        "evicted": "Records dropped to make room.",
+    }.items()
+}
+_store_records = Gauge(f"{_STORE}records", "Records in the store.", ("tier",), registry=REGISTRY)
+_store_bytes = Gauge(f"{_STORE}bytes", "Memory of the kept prefixes.", ("tier",), registry=REGISTRY)
+
 
 def rpc_started(kind: str, service: str, method: str) -> None:
     """An RPC has started; each has one request. `kind`: unary or server_stream."""
@@ -51,3 +66,11 @@ def rpc_handled(kind: str, service: str, method: str, code: str, seconds: float)
 def serving(ready: bool) -> None:
     """Health has become SERVING, or has ceased to be."""
     _ready.set(1 if ready else 0)
+
+
+def prefix_store_changed(tier: str, *, records: int, held_bytes: int, **events: int) -> None:
+    """The store of kept prefixes holds so much now. `events`: how many hits, misses … since the last call."""
+    _store_records.labels(tier).set(records)
+    _store_bytes.labels(tier).set(held_bytes)
+    for name, count in events.items():
+        _store_events[name].labels(tier).inc(count)

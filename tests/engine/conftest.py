@@ -160,7 +160,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[Engine]:
     """One warm engine for the tests that leave it alive."""
-    made = Engine(EngineConfig(model=str(folder)))
+    made = Engine(EngineConfig(model=str(folder), check_store_when_idle=True))
     made.start()
     made.wait_ready(60)
     yield made
@@ -173,7 +173,7 @@ def started(folder: Path) -> Iterator[Callable[..., Engine]]:
     engines: list[Engine] = []
 
     def start(**settings: Any) -> Engine:
-        engines.append(Engine(EngineConfig(**{"model": str(folder), **settings})))
+        engines.append(Engine(EngineConfig(**{"model": str(folder), "check_store_when_idle": True, **settings})))
         engines[-1].start()
         return engines[-1]
 

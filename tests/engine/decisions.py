@@ -62,5 +62,6 @@ def decide(served: Served, *questions: Question, **settings: Any) -> dict[str, A
 
 
 def unpinned(served: Served) -> bool:
-    served.store.check()
-    return all(record.pins == 0 for record in served.store._records.values())
+    """Whether no job holds anything of the store, which is whole."""
+    served.store.check(idle=True)
+    return served.store._shelf.pins() == 0

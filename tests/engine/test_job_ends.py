@@ -12,6 +12,7 @@ import pytest
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.events import Answered, Completed, Failed
 from letterwise_service.engine.jobs import Served
+from letterwise_service.engine.packing import FORWARD_TOKENS
 from letterwise_service.engine.prefixes import PrefixStore
 from letterwise_service.engine.reader import Reader
 from letterwise_service.errors import Cancelled, DeadlineExceeded, LetterwiseError, ReadFailed
@@ -70,7 +71,10 @@ def test_deadline_in_the_middle_lets_the_record_go(served: Served) -> None:
     job._deadline = time.monotonic() - 1
     assert job.advance()
     assert isinstance(heard.error(), DeadlineExceeded)
-    assert served.store.describe().records == 1
+    assert served.store.describe().records == -(-len(job.permit.prefix) // FORWARD_TOKENS)
+    again, heard = make(LATE)
+    finish(again, served)
+    assert heard.completed().diagnostics.prefix.reused_tokens == len(job.permit.prefix)
     assert unpinned(served)
 
 

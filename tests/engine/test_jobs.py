@@ -10,6 +10,7 @@ import pytest
 from letterwise_service.engine import kernels
 from letterwise_service.engine.events import Accepted, Answered, Completed, PrefixProgress, WasSkipped
 from letterwise_service.engine.jobs import Served
+from letterwise_service.engine.packing import FORWARD_TOKENS
 from letterwise_service.method.answers import ChoiceAnswer, Skipped
 from letterwise_service.method.calibration import calibrated_yes, letter_probabilities
 from letterwise_service.method.decision import Decision
@@ -37,7 +38,7 @@ def test_events_come_in_order(served: Served) -> None:
     progress = [event for event in heard.events if isinstance(event, PrefixProgress)]
     assert kinds == [Accepted, *[PrefixProgress] * len(progress), *[Answered] * 3, Completed]
     assert heard.events[0] == Accepted(3, job.permit.prompt_tokens)
-    assert [event.done_tokens for event in progress] == [256, len(job.permit.prefix)]
+    assert [event.done_tokens for event in progress] == [0, 256, len(job.permit.prefix)]
     assert {event.total_tokens for event in progress} == {len(job.permit.prefix)}
     assert set(heard.outcomes()) == {"late", "which", "bad"}
 
@@ -101,8 +102,8 @@ def test_prewarm_reads_the_state_alone(served: Served) -> None:
     assert heard.outcomes() == cold
 
 
-def test_two_jobs_on_one_cold_state_end_with_one_record(served: Served) -> None:
-    """Both compute the state by turns; one record is kept, both read it, and their answers are equal."""
+def test_two_jobs_on_one_cold_state_compute_it_once(served: Served) -> None:
+    """The second waits for the first's prefix and reads over it; their answers are equal."""
     (first, one), (second, two) = make(LATE, WHICH), make(WHICH, LATE)
     first.start(served)
     second.start(served)
@@ -110,8 +111,12 @@ def test_two_jobs_on_one_cold_state_end_with_one_record(served: Served) -> None:
     while running:
         running = [job for job in running if not job.advance()]
     assert one.outcomes() == two.outcomes()
-    assert served.store.describe().records == 1
-    assert two.completed().diagnostics.prefix.stored
+    prefix = first.permit.prefix
+    assert served.store.describe().records == -(-len(prefix) // FORWARD_TOKENS)
+    told = two.completed().diagnostics
+    assert told.prefix.stored
+    assert told.prefix.reused_tokens == len(prefix)
+    assert told.computed_tokens == sum(map(len, second.permit.tails.values()))
     assert unpinned(served)
 
 

@@ -186,3 +186,13 @@ def test_wait_idle_says_whether_all_ended() -> None:
     queue.turn(wait=False)
     threading.Timer(0.05, queue.remove, [one]).start()
     assert queue.wait_idle(10)
+
+
+def test_nudge_ends_a_wait_without_a_job() -> None:
+    """Whoever waits for a turn comes back with none, once, and a later job is not lost by it."""
+    queue = queued([])
+    threading.Timer(0.05, queue.nudge).start()
+    assert queue.turn(wait=True) is None
+    one = job()
+    threading.Timer(0.05, lambda: queue.put(one)).start()
+    assert queue.turn(wait=True) == (one, True)

@@ -1,173 +1,187 @@
-"""The store of kept prefixes against a plain model of it: bounds, pins, least recently used first, memory freed."""
+"""The store over its shelves: what is counted and told, who reads what, memory given back, and the walk over it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from letterwise_service.engine.backend import caches, mx
-from letterwise_service.engine.prefixes import PrefixStore, Record
+from letterwise_service import metrics
+from letterwise_service.engine.backend import mx
+from letterwise_service.engine.packing import FORWARD_TOKENS
+from letterwise_service.engine.prefixes import PrefixStore
+from letterwise_service.engine.shelf import Ids, Lease
+from tests.engine import test_blocks, test_snapshots
+from tests.engine.test_blocks import CHUNK, state
 
-UNIT = 256  # bytes of one token in `cache`
-
-
-def cache(tokens: int) -> list[Any]:
-    """One plain attention layer with `tokens` tokens, 256 bytes each."""
-    layer = caches.KVCache()
-    layer.update_and_fetch(mx.zeros((1, 2, tokens, 16)), mx.zeros((1, 2, tokens, 16)))
-    layer.keys, layer.values = (mx.contiguous(a) for a in layer.keys_and_values())
-    mx.eval(layer.keys, layer.values)
-    return [layer]
+TIERS = ["exact", "checkpoint"]
+COMPUTED: dict[str, Callable[[Ids, int], list[Any]]] = {
+    "exact": lambda ids, tokens: test_blocks.computed(ids, tokens, sealed=tokens == len(ids)),
+    "checkpoint": test_snapshots.computed,
+}
 
 
-def store(*, tokens: int = 10, records: int = 4, tier: str = "exact") -> PrefixStore:
-    return PrefixStore(tier=tier, salt="s", max_records=records, budget_bytes=tokens * UNIT)
+def store(tier: str = "exact", *, chunks: int = 100, records: int = 8) -> PrefixStore:
+    return PrefixStore(tier=tier, salt="s", max_records=records, budget_bytes=chunks * CHUNK)
 
 
-def keep(kept: PrefixStore, key: int, tokens: int) -> Record | None:
-    """Put a record and let go of it."""
-    record = kept.put((key,), cache(tokens))
-    if record is not None:
-        kept.unpin(record)
-    return record
+def compute(kept: PrefixStore, lease: Lease) -> None:
+    """Compute and keep what is missing of a lease's prefix."""
+    for end in [*range(lease.tokens + FORWARD_TOKENS, len(lease.ids), FORWARD_TOKENS), len(lease.ids)]:
+        kept.keep(lease, COMPUTED[kept.tier](lease.ids, end), end)
 
 
-class StoreBesideItsModel(RuleBasedStateMachine):
-    """Random puts, pins, unpins and clears; `held` is the plain list of what should be there, oldest first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.store = store()
-        self.held: list[tuple[int, int, Record]] = []  # key, tokens, record
-        self.pinned: list[Record] = []
-        self.evicted = self.refused = 0
-
-    def find(self, key: int) -> tuple[int, int, Record] | None:
-        return next((one for one in self.held if one[0] == key), None)
-
-    def touch(self, one: tuple[int, int, Record]) -> None:
-        self.held.remove(one)
-        self.held.append(one)
-
-    @rule(key=st.integers(0, 6), tokens=st.integers(1, 12))
-    def put(self, key: int, tokens: int) -> None:
-        there = self.find(key)
-        record = self.store.put((key,), cache(tokens))
-        if there is not None:
-            assert record is there[2]
-            self.touch(there)
-        else:
-            stays = [one for one in self.held if one[2] in self.pinned]
-            fits = sum(one[1] for one in stays) + tokens <= 10 and len(stays) < 4
-            assert (record is not None) == fits
-            self.refused += not fits
-            if record is None:
-                return
-            while sum(one[1] for one in self.held) + tokens > 10 or len(self.held) >= 4:
-                self.held.remove(next(one for one in self.held if one[2] not in self.pinned))
-                self.evicted += 1
-            self.held.append((key, tokens, record))
-        assert record is not None
-        self.pinned.append(record)
-
-    @rule(key=st.integers(0, 6))
-    def pin(self, key: int) -> None:
-        record, there = self.store.pin((key,)), self.find(key)
-        assert record is (there[2] if there else None)
-        if there is not None:
-            self.touch(there)
-            self.pinned.append(there[2])
-
-    @precondition(lambda self: self.pinned)
-    @rule(data=st.data())
-    def unpin(self, data: st.DataObject) -> None:
-        self.store.unpin(self.pinned.pop(data.draw(st.integers(0, len(self.pinned) - 1))))
-
-    @rule()
-    def clear(self) -> None:
-        self.store.clear()
-        self.held = []
-
-    @invariant()
-    def agrees(self) -> None:
-        self.store.check()
-        info = self.store.describe()
-        assert (info.records, info.bytes) == (len(self.held), sum(one[1] for one in self.held) * UNIT)
-        assert (info.evicted, info.refused) == (self.evicted, self.refused)
-        assert info.bytes <= info.budget_bytes
+def read(kept: PrefixStore, ids: Ids, scales: str = "") -> int:
+    """A whole job's use of the store; the tokens that it reused."""
+    with kept.lease(ids, scales) as lease:
+        reused = lease.tokens
+        if not lease.whole:
+            compute(kept, lease)
+    kept.check(idle=True)
+    return reused
 
 
-TestStoreBesideItsModel = StoreBesideItsModel.TestCase
-TestStoreBesideItsModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
-
-
-def test_pin_asks_for_exactly_the_tokens() -> None:
-    """A shorter or a longer prefix never serves, nor does another reader's."""
-    kept = store()
-    kept.put((1, 2, 3), cache(3))
-    assert kept.pin((1, 2)) is None
-    assert kept.pin((1, 2, 3, 4)) is None
-    assert kept.pin((1, 2, 3)) is not None
+@pytest.mark.parametrize("tier", TIERS)
+def test_lookups_are_told_apart(tier: str) -> None:
+    """Hits found all of it, partial hits a start, misses nothing."""
+    kept = store(tier)
+    assert [read(kept, state(1, 2, tail=tail)) for tail in (9, 9, 60)] == [0, 265, 256]
     info = kept.describe()
-    assert (info.hits, info.misses, info.stored) == (1, 2, 1)
+    assert (info.tier, info.hits, info.partial_hits, info.misses) == (tier, 1, 1, 1)
+    assert (info.refused, info.evicted) == (0, 0)
+    assert info.stored == info.records == {"exact": 4, "checkpoint": 3}[tier]
+    assert 0 < info.bytes <= info.budget_bytes == 100 * CHUNK
 
 
-def test_put_of_a_prefix_that_is_there_gives_the_one_there() -> None:
-    """Two jobs that computed one state at once end with one record, pinned for each."""
-    kept = store()
-    first, second = kept.put((1,), cache(3)), kept.put((1,), cache(3))
-    assert first is second
-    assert first is not None
-    assert first.pins == 2
-    assert kept.describe().stored == 1
+@pytest.mark.parametrize("tier", TIERS)
+def test_adapter_scales_keep_records_apart(tier: str) -> None:
+    """A prefix computed with other adapter scales never serves, nor is it waited for."""
+    kept = store(tier)
+    read(kept, state(1, 2), "style=1")
+    assert read(kept, state(1, 2)) == 0
+    assert read(kept, state(1, 2), "style=0.5") == 0
+    assert read(kept, state(1, 2), "style=1") == 256
+    with kept.lease(state(7), "style=1"):
+        assert kept.being_read(state(7), "style=1")
+        assert not kept.being_read(state(7))
 
 
-def test_pinned_records_are_not_evicted() -> None:
-    """A record in use stays, and a newcomer that would need its room is refused with nothing evicted."""
-    kept = store(tokens=10)
-    used = kept.put((1,), cache(6))
-    keep(kept, 2, 3)
-    assert kept.put((3,), cache(7)) is None
-    assert kept.describe().records == 2
+@pytest.mark.parametrize("tier", TIERS)
+def test_prefix_is_being_read_until_it_is_whole(tier: str) -> None:
+    """From the lease to the last token, or to the reader's end if that comes first; never for a kept one."""
+    kept, ids = store(tier), state(1, 2, tail=5)
+    assert not kept.being_read(ids)
+    with kept.lease(ids) as lease:
+        kept.keep(lease, COMPUTED[tier](ids, 128), 128)
+        assert kept.being_read(ids)
+        assert not kept.being_read(state(1, 2))
+        compute(kept, lease)
+        assert lease.whole
+        assert not kept.being_read(ids)
+        with kept.lease(ids) as other:
+            assert other.whole
+            assert not kept.being_read(ids)
+    with kept.lease(state(3)):
+        assert kept.being_read(state(3))
+    assert not kept.being_read(state(3))
+    kept.check(idle=True)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_refused_prefix_is_not_waited_for(tier: str) -> None:
+    """Once its reader cannot keep it, others read it by themselves; an end of one reader frees no other's claim."""
+    kept, ids = store(tier, chunks=1), state(1, 2)
+    with ExitStack() as jobs:
+        first = jobs.enter_context(kept.lease(ids))
+        assert kept.being_read(ids)
+        compute(kept, first)
+        assert first.refused
+        assert not kept.being_read(ids)
+        second = ExitStack()
+        second.enter_context(kept.lease(ids))
+        jobs.pop_all().close()
+        assert kept.being_read(ids)
+        kept.check()
+        second.close()
     assert kept.describe().refused == 1
-    assert keep(kept, 4, 4) is not None
-    assert kept.pin((2,)) is None
-    assert kept.pin((1,)) is used
+    kept.check(idle=True)
 
 
 @pytest.mark.parametrize("tier", ["off", "unsupported"])
 def test_store_without_a_tier_keeps_nothing(tier: str) -> None:
-    """Where prefixes are not kept, each put is declined and counts as no refusal."""
-    kept = store(tier=tier)
-    assert kept.put((1,), cache(1)) is None
-    assert kept.pin((1,)) is None
-    assert (kept.tier, kept.describe().records, kept.describe().refused) == (tier, 0, 0)
+    """Where prefixes are not kept nobody waits, nothing is refused, and every lookup is a miss."""
+    kept = store(tier)
+    with kept.lease(state(1)) as lease, kept.lease(state(1)) as other:
+        assert not kept.being_read(state(1))
+        kept.keep(lease, COMPUTED["exact"](state(1), 128), 128)
+        kept.leave(other, COMPUTED["exact"](state(1), 128), 128)
+        assert kept.cache(lease) is None
+        assert not lease.whole
+        kept.check()
+    kept.clear()
+    kept.check(idle=True)
+    info = kept.describe()
+    assert (info.tier, info.records, info.refused, info.misses) == (tier, 0, 0, 2)
 
 
-def test_eviction_frees_the_memory() -> None:
-    """What is evicted or cleared is memory that MLX gets back."""
-    kept = PrefixStore(tier="exact", salt="s", max_records=2, budget_bytes=1 << 30)
+@pytest.mark.parametrize("tier", TIERS)
+def test_eviction_frees_the_memory(tier: str) -> None:
+    """MLX holds what the store says it holds, to the page, and gets back all that is evicted or cleared."""
+    tokens, page = 40 * FORWARD_TOKENS, 16_384
+    kept = store(tier, chunks=100)
     before = mx.get_active_memory()
-    sizes = []
-    for key in range(5):
-        keep(kept, key, 4000)
-        sizes.append(mx.get_active_memory() - before)
-    assert sizes[0] >= 4000 * UNIT
-    assert sizes[1] == sizes[2] == sizes[3] == sizes[4] == 2 * sizes[0]
+    for chunk in range(6):
+        read(kept, state(*[chunk + 10] * 40))
+        info = kept.describe()
+        assert info.bytes <= info.budget_bytes
+        held = mx.get_active_memory() - before
+        assert abs(held - info.bytes) <= 2 * page * (info.records + 8)
+    assert kept.describe().evicted > 0
+    assert kept.describe().bytes >= tokens * test_blocks.UNIT
     kept.clear()
     assert mx.get_active_memory() == before
+    assert kept.describe().bytes == 0
 
 
-def test_check_finds_a_record_that_grew() -> None:
-    """The walk over the store notices a cache that somebody wrote into."""
-    kept = store()
-    record = kept.put((1,), cache(2))
-    kept.check()
-    assert record is not None
-    record.cache[0].update_and_fetch(mx.zeros((1, 2, 1, 16)), mx.zeros((1, 2, 1, 16)))
-    with pytest.raises(AssertionError):
+@pytest.mark.parametrize("tier", TIERS)
+def test_clear_keeps_what_a_job_uses(tier: str) -> None:
+    """The state of a running job stays; the rest goes."""
+    kept = store(tier)
+    read(kept, state(1, 2))
+    read(kept, state(3, 4))
+    with kept.lease(state(1, 2)) as lease:
+        kept.clear()
         kept.check()
+        assert lease.whole
+        assert kept.cache(lease) is not None
+    assert read(kept, state(1, 2)) == 256
+    assert read(kept, state(3, 4)) == 0
+
+
+def test_check_finds_a_lease_that_is_out() -> None:
+    """An idle store holds nothing for anybody."""
+    kept = store()
+    with kept.lease(state(1)):
+        kept.check()
+        with pytest.raises(AssertionError, match="holds something"):
+            kept.check(idle=True)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_metrics_follow_the_store(tier: str) -> None:
+    """Counters and gauges by tier move with what the store tells."""
+
+    def value(name: str) -> float:
+        return metrics.REGISTRY.get_sample_value(f"letterwise_prefix_store_{name}", {"tier": tier}) or 0.0
+
+    names = ("hits", "partial_hits", "misses", "stored", "refused", "evicted")
+    before = {name: value(f"{name}_total") for name in names}
+    kept = store(tier, chunks=4)
+    for ids in (state(1, 2), state(1, 2), state(1, 2, tail=3), state(3, 4, 5), state(*range(10, 20))):
+        read(kept, ids)
+    info = kept.describe()
+    for name in names:
+        assert value(f"{name}_total") - before[name] == getattr(info, name) > 0
+    assert (value("records"), value("bytes")) == (info.records, info.bytes)

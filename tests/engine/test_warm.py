@@ -62,10 +62,10 @@ def test_tier_follows_the_models_layers(warmed: Warm, architecture: str, tier: s
 def test_store_takes_its_settings(warmed: Warm) -> None:
     """Off keeps nothing and says so; bytes and records are what was asked for."""
     assert warmed(prefix_store=False).info.tier == "off"
-    one = warmed(prefix_store_bytes=12_345, prefix_store_records=3)
+    one = warmed("gemma3_text", prefix_store_bytes=12_345, prefix_store_records=3)
     assert one.served is not None
     assert one.served.store.describe().budget_bytes == 12_345
-    assert one.served.store._max_records == 3
+    assert one.served.store._shelf._max_records == 3  # type: ignore[attr-defined]
 
 
 def test_budgets_follow_context_and_memory(warmed: Warm, monkeypatch: pytest.MonkeyPatch) -> None:

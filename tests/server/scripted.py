@@ -155,7 +155,7 @@ class ScriptedEngine:
         self._thread.join(2.0)
 
     def describe_store(self) -> ev.StoreInfo:
-        return ev.StoreInfo("exact", 2, 300, 4000, hits=5, misses=6, stored=3, refused=0, evicted=1)
+        return ev.StoreInfo("exact", 2, 300, 4000, hits=5, partial_hits=7, misses=6, stored=3, refused=4, evicted=1)
 
     # The engine thread.
 

@@ -148,6 +148,7 @@ async def test_get_info_describes_model_limits_and_store(server: Running) -> Non
     assert reply.limits.max_message_bytes == 2**20
     assert reply.calibration.temperature == calibration.TEMPERATURE
     assert (reply.prefix_store.hits, reply.prefix_store.misses, reply.prefix_store.evicted) == (5, 6, 1)
+    assert (reply.prefix_store.partial_hits, reply.prefix_store.stored, reply.prefix_store.refused) == (7, 3, 4)
     assert reply.build.version
     assert reply.build.python_version.startswith("3.")
 

@@ -70,7 +70,7 @@ class Calibration(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., noul_temperature: _Optional[float] = ..., noul_bias: _Optional[float] = ...) -> None: ...
 
 class PrefixStore(_message.Message):
-    __slots__ = ("tier", "records", "bytes", "budget_bytes", "hits", "misses", "evicted")
+    __slots__ = ("tier", "records", "bytes", "budget_bytes", "hits", "misses", "evicted", "partial_hits", "stored", "refused")
     TIER_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,9 @@ class PrefixStore(_message.Message):
     HITS_FIELD_NUMBER: _ClassVar[int]
     MISSES_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_HITS_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     tier: str
     records: int
     bytes: int
@@ -85,7 +88,10 @@ class PrefixStore(_message.Message):
     hits: int
     misses: int
     evicted: int
-    def __init__(self, tier: _Optional[str] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
+    partial_hits: int
+    stored: int
+    refused: int
+    def __init__(self, tier: _Optional[str] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., evicted: _Optional[int] = ..., partial_hits: _Optional[int] = ..., stored: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class Build(_message.Message):
     __slots__ = ("version", "python_version", "mlx_version", "mlx_lm_version", "platform")

@@ -124,7 +124,8 @@ class StoreInfo:
     records: int
     bytes: int
     budget_bytes: int
-    hits: int
+    hits: int  # the whole prefix was kept
+    partial_hits: int  # a start of it was
     misses: int
     stored: int
     refused: int

@@ -18,7 +18,7 @@ from ..errors import Cancelled, DeadlineExceeded, LetterwiseError
 from ..method.answers import Skipped
 from ..method.decision import Decision, Outcome, Pass, Reading
 from ..method.prompt import PROMPT_FORMAT_VERSION
-from .budgets import Ids, Permit, tail_ids
+from .budgets import Permit, tail_ids
 from .events import (
     Accepted,
     Answered,
@@ -31,8 +31,9 @@ from .events import (
     PrefixProgress,
     WasSkipped,
 )
-from .prefixes import PrefixStore, Record
+from .prefixes import PrefixStore
 from .reader import Reader, TailScores, Work
+from .shelf import Lease
 from .tokens import PromptTokens
 from .views import Cache
 
@@ -136,47 +137,44 @@ class _Steps:
     def run(self) -> Generator[None, None, Completed]:
         started = time.monotonic()
         self._tell(Accepted(self._permit.passes, self._permit.prompt_tokens))
-        record, info = yield from self._prefix()
-        read = time.monotonic()
-        try:
+        ids, store = self._permit.prefix, self._served.store
+        while store.being_read(ids):  # by another running job, which takes a step for each of these turns
+            yield
+        with store.lease(ids) as lease:
+            reused = lease.tokens
+            cache = yield from self._prefix(lease)
+            info = PrefixInfo(len(ids), reused, stored=lease.whole, tier=store.tier)
+            read = time.monotonic()
             if self._permit.request is not None:
-                yield from self._decide(Decision(self._permit.request, style=self._served.style), record)
-        finally:
-            self._served.store.unpin(record)
+                yield from self._decide(Decision(self._permit.request, style=self._served.style), cache)
         return Completed(self._served.name, self._diagnostics(info, started, read))
 
-    def _prefix(self) -> Generator[None, None, tuple[Record, PrefixInfo]]:
-        """The prefix's record, pinned: kept from before, or computed now and kept if it fits."""
-        ids, store = self._permit.prefix, self._served.store
-        kept = store.pin(ids)
-        if kept is not None:
-            self._tell(PrefixProgress(len(ids), len(ids), len(ids)))
-            return kept, PrefixInfo(len(ids), len(ids), stored=True, tier=store.tier)
-        cache = yield from self._compute(ids)
-        record = store.put(ids, cache)
-        info = PrefixInfo(len(ids), 0, stored=record is not None, tier=store.tier)
-        return record or Record(cache, 0, pins=1), info
-
-    def _compute(self, ids: Ids) -> Generator[None, None, Cache]:
-        """The prefix's cache, a step at a time, the listener told of each."""
-        done = 0
-        steps = self._served.reader.prefill(ids, self._work)
-        while True:
+    def _prefix(self, lease: Lease) -> Generator[None, None, Cache]:
+        """The whole prefix's cache: what is kept of it, and the rest computed, kept as it comes."""
+        store, reader, total = self._served.store, self._served.reader, len(lease.ids)
+        cache = store.cache(lease) or reader.new_cache()
+        done = reused = lease.tokens
+        self._tell(PrefixProgress(done, total, reused))
+        for computed in reader.extend(lease.ids, cache, done, self._work, stops=lease.stops):
+            done += computed
+            if done == total:
+                reader.sealed(cache)
+            store.keep(lease, cache, done)
+            self._tell(PrefixProgress(done, total, reused))
             try:
-                done += next(steps)
-            except StopIteration as end:
-                cache: Cache = end.value
-                return cache
-            self._tell(PrefixProgress(done, len(ids), 0))
-            yield
+                yield
+            except GeneratorExit:  # stopped between two steps, the cache being whole up to here
+                store.leave(lease, cache, done)
+                raise
+        return reader.sealed(cache)
 
-    def _decide(self, decision: Decision, record: Record) -> Iterator[None]:
+    def _decide(self, decision: Decision, cache: Cache) -> Iterator[None]:
         self._report(decision.open())
         while passes := decision.ready():
             tails = [tail_ids(self._permit, self._served.tokens, one.text) for one in passes]
             self._passes += len(passes)
             self._prompt_tokens += sum(len(self._permit.prefix) + len(tail) for tail in tails)
-            for scores in self._served.reader.read(self._permit.prefix, record.cache, tails, self._work):
+            for scores in self._served.reader.read(self._permit.prefix, cache, tails, self._work):
                 for one in scores:
                     self._report(decision.take(passes[one.index], _reading(passes[one.index], one)))
                 if decision.finished:

@@ -28,6 +28,7 @@ class JobQueue:
         self._waiting: deque[Job] = deque()
         self._running: deque[Job] = deque()
         self._tokens = 0
+        self._nudged = False
         self._refusal: type[Draining] | type[EngineDown] | None = None
         self._rate = 0.0  # prompt tokens a second that jobs have been leaving at, smoothed
 
@@ -45,8 +46,9 @@ class JobQueue:
     def turn(self, *, wait: bool) -> tuple[Job, bool] | None:
         """The job whose turn it is, and whether it leaves the queue by it; None when there is none."""
         with self._changed:
-            while wait and not self._jobs() and self._refusal is not EngineDown:
+            while wait and not self._jobs() and not self._nudged and self._refusal is not EngineDown:
                 self._changed.wait()
+            self._nudged = False
             if (job := self._leaving()) is not None:
                 self._waiting.remove(job)
                 self._running.append(job)
@@ -70,6 +72,12 @@ class JobQueue:
         with self._changed:
             if self._refusal is not EngineDown:  # the last word
                 self._refusal = refusal
+            self._changed.notify_all()
+
+    def nudge(self) -> None:
+        """End a wait for a turn at once, though there may be none: its thread has something else to look to."""
+        with self._changed:
+            self._nudged = True
             self._changed.notify_all()
 
     def empty(self) -> list[Job]:

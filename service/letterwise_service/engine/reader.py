@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from . import kernels, views
@@ -79,11 +79,32 @@ class Reader:
     def lanes(self) -> int:
         return len(self._streams)
 
-    def prefill(self, ids: Sequence[int], work: Work) -> Generator[int, None, views.Cache]:
-        """Compute the prefix `ids` in chunks from position 0; yields tokens done after each step, returns the cache."""
+    def new_cache(self) -> views.Cache:
+        """An empty cache of the model's own kinds of layer."""
         cache: views.Cache = caches.make_prompt_cache(self.model)
-        for done in self._steps(self._chunks(ids, cache), work):
-            yield sum(tokens for tokens, _ in done)
+        return cache
+
+    def prefill(self, ids: Sequence[int], work: Work) -> Generator[int, None, views.Cache]:
+        """Compute the prefix `ids` from nothing; yields each step's tokens, returns the cache, sealed."""
+        cache = self.new_cache()
+        yield from self.extend(ids, cache, 0, work)
+        return self.sealed(cache)
+
+    def extend(
+        self, ids: Sequence[int], cache: views.Cache, start: int, work: Work, *, stops: Sequence[int] = ()
+    ) -> Iterator[int]:
+        """Extend `cache`, which holds the first `start` of the prefix `ids`, to all of them; yields each step's tokens.
+
+        Chunks lie at whole forwards from position 0, wherever it starts: `start` and `stops` are such boundaries, and
+        at a stop a step ends, so that its caller can keep the state there before the rest overwrites it.
+        """
+        cuts = [start, *(stop for stop in stops if start < stop < len(ids)), len(ids)]
+        for begin, end in pairwise(cuts):
+            for done in self._steps(self._chunks(ids[begin:end], cache), work):
+                yield sum(tokens for tokens, _ in done)
+
+    def sealed(self, cache: views.Cache) -> views.Cache:
+        """The cache with no spare room in its buffers, evaluated: as tails read it best."""
         cache = views.seal(cache)
         mx.eval(views.arrays(cache))
         return cache
@@ -122,9 +143,9 @@ class Reader:
         """`ids` into `cache`, a forward at a time; only the cache is evaluated, so the last layer's output is not."""
         for start in range(0, len(ids), FORWARD_TOKENS):
             chunk = ids[start : start + FORWARD_TOKENS]
-            yield _Unit(partial(self._extend, chunk, cache), (), len(chunk), 0)
+            yield _Unit(partial(self._chunk, chunk, cache), (), len(chunk), 0)
 
-    def _extend(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
+    def _chunk(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
         self.manner.head.forward(self.model, mx.array([ids]), cache)  # (1, L)
         return views.arrays(cache)
 

@@ -19,6 +19,7 @@ from ..config import EngineConfig
 from ..errors import Draining, EngineDown, LetterwiseError, LoadFailed, ModelUnsuitable
 from ..method.request import DecisionRequest, Json
 from .budgets import Admission, Permit
+from .errands import Errands
 from .events import Listener, ModelInfo, StoreInfo
 from .jobs import Job, Served
 from .lineup import JobQueue
@@ -41,6 +42,7 @@ class Engine:
         self._admission: Admission | None = None
         self._closing = False
         self._on_death: list[Callable[[], None]] = []
+        self._errands = Errands()
 
     def start(self) -> None:
         """Spawn the thread, which loads and warms the model; returns at once."""
@@ -110,6 +112,21 @@ class Engine:
             raise EngineDown("the model serves no decisions")
         return self._served.store.describe()
 
+    def check_store(self) -> StoreInfo:
+        """Have the store of kept prefixes walked between two steps, and get its counts.
+
+        Any thread but the engine's own; blocks. Raises AssertionError when the store is not whole, EngineDown.
+        """
+        checked = self._errands.add(self._check_store)
+        self._queue.nudge()
+        return checked.result()
+
+    def _check_store(self) -> StoreInfo:
+        info = self.describe_store()
+        assert self._served is not None
+        self._served.store.check(idle=not len(self._queue))
+        return info
+
     def _admitting(self) -> Admission:
         info = self.info
         if self._admission is None:
@@ -128,6 +145,7 @@ class Engine:
             self._die(_death(error, loading=self._info is None), expected=False)
         finally:
             self._end_jobs()
+            self._errands.close()
             self._ready.set()
         _release_streams()
 
@@ -140,6 +158,7 @@ class Engine:
 
     def _step(self) -> None:
         turn = self._queue.turn(wait=True)
+        self._errands.run()
         if turn is None:
             return
         job, leaves_queue = turn
@@ -147,7 +166,13 @@ class Engine:
             assert self._served is not None
             job.start(self._served)
         if job.advance():
-            self._queue.remove(job)
+            self._leave(job)
+
+    def _leave(self, job: Job) -> None:
+        if self._config.check_store_when_idle and len(self._queue) == 1:  # the last one: nothing is held now
+            assert self._served is not None
+            self._served.store.check(idle=True)
+        self._queue.remove(job)
 
     def _die(self, error: LetterwiseError, *, expected: bool) -> None:
         self._failure = error

@@ -8,7 +8,8 @@ in the view and are dropped with it. Which models a view serves is found by tryi
 from __future__ import annotations
 
 import copy as copies
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from .backend import caches, mx
@@ -40,12 +41,24 @@ class SharedKVCache(caches.KVCache):  # type: ignore[misc]  # no types are publi
 
 def view(cache: Cache, rows: int) -> Cache:
     """One cache per layer that gives each of `rows` rows the whole prefix."""
-    return [_rebuilt(layer, rows, shared=True) for layer in cache]
+    return [_rebuilt(layer, partial(_spread, rows), shared=True) for layer in cache]
 
 
 def copy(cache: Cache) -> Cache:
     """Independent caches with the prefix's own bits: arrays are shared, since MLX never changes one in place."""
-    return [_rebuilt(layer, 1, shared=False) for layer in cache]
+    return [_rebuilt(layer, partial(_spread, 1)) for layer in cache]
+
+
+def owned(cache: Cache) -> Cache:
+    """A copy whose every array has a buffer of its own and no spare room, so that what it counts is what it holds.
+
+    An array may be a slice of a larger buffer, which lives as long as the slice does.
+    """
+    own = copy(cache)
+    for layer in _plain(own):
+        if layer.keys is not None:
+            layer.keys, layer.values = layer.keys_and_values()
+    return [_rebuilt(layer, _own) for layer in own]
 
 
 def merged(cache: Cache, rows: int) -> Cache:
@@ -88,27 +101,37 @@ def _plain(cache: Sequence[Any]) -> Iterator[Any]:
             yield from _plain(layer.caches)
 
 
-def _rebuilt(layer: Any, rows: int, *, shared: bool) -> Any:
-    """A cache of the same class with the layer's attributes, each array spread over `rows`; a view where `shared`.
+def _rebuilt(layer: Any, change: Callable[[Any], Any], *, shared: bool = False) -> Any:
+    """A cache of the same class with the layer's attributes, each array changed; a view where `shared`.
 
     A new array object for every array: a class that assigns into a slice changes the object it holds.
     """
     if shared and type(layer) is caches.KVCache and layer.keys is not None:
         return SharedKVCache(layer)
     own = copies.copy(layer)
-    vars(own).update({name: _spread(value, rows, shared=shared) for name, value in vars(layer).items()})
+    vars(own).update({name: _changed(value, change, shared=shared) for name, value in vars(layer).items()})
     return own
 
 
-def _spread(value: Any, rows: int, *, shared: bool) -> Any:
+def _changed(value: Any, change: Callable[[Any], Any], *, shared: bool) -> Any:
     if isinstance(value, mx.array):
-        shape = (rows, *value.shape[1:]) if value.ndim and value.shape[0] == 1 else value.shape
-        return mx.broadcast_to(value, shape)
+        return change(value)
     if isinstance(value, dict):
-        return {key: _spread(item, rows, shared=shared) for key, item in value.items()}
+        return {key: _changed(item, change, shared=shared) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_spread(item, rows, shared=shared) for item in value)
-    return _rebuilt(value, rows, shared=shared) if hasattr(value, "state") else value
+        return type(value)(_changed(item, change, shared=shared) for item in value)
+    return _rebuilt(value, change, shared=shared) if hasattr(value, "state") else value
+
+
+def _spread(rows: int, array: Any) -> Any:
+    """A new array object over the same buffer, with a batch of one spread over `rows`."""
+    shape = (rows, *array.shape[1:]) if array.ndim and array.shape[0] == 1 else array.shape
+    return mx.broadcast_to(array, shape)
+
+
+def _own(array: Any) -> Any:
+    """The array's bits in a buffer of its own."""
+    return mx.where(array, True, False) if array.dtype == mx.bool_ else array * 1
 
 
 def _collect(state: Any, found: list[Any]) -> None:

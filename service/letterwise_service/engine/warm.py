@@ -20,13 +20,15 @@ from .jobs import Served
 from .loading import LoadedModel, load
 from .memory import available_bytes
 from .packing import FORWARD_TOKENS
-from .prefixes import PrefixStore
+from .prefixes import CHECKPOINT, EXACT, OFF, UNSUPPORTED, PrefixStore
 from .probe import drain, find_manner
 from .reader import READER_VERSION, Manner, Reader, Work
 from .tokens import PromptTokens
 
 _log = logging.getLogger(__name__)
 _PROBE = "State:\nA parcel of books arrived two days late, and its box was open.\n\nQuestion: Was the parcel late?"
+# The tokens of a prefix that shows what the model's caches are and take.
+_PROBE_TOKENS = 2 * FORWARD_TOKENS
 # Of the memory that the model leaves: what kept prefixes may take, and what one decision may.
 _STORE_SHARE = 0.25
 _DECISION_SHARE = 0.5
@@ -55,10 +57,11 @@ def warm(config: EngineConfig) -> Warmed:
         tokens = PromptTokens(loaded.tokenizer)
         manner = _find_manner(loaded.model, tokens, backend, streams)
     except ModelUnsuitable as error:
-        return Warmed(_info(loaded, backend, style, config, path="", tier="unsupported", problem=str(error)))
+        return Warmed(_info(loaded, backend, style, config, path="", tier=UNSUPPORTED, problem=str(error)))
     reader = Reader(loaded.model, manner, streams)
-    budgets = _budgets(reader, loaded, config)
-    store = _store(config, manner, loaded, tier=_tier(loaded.model, manner) if config.prefix_store else "off")
+    probe = drain(reader.prefill([10 + i % 50 for i in range(_PROBE_TOKENS)], Work()))
+    budgets = _budgets(probe, loaded, config)
+    store = _store(config, loaded, tier=_tier(probe, manner) if config.prefix_store else OFF)
     info = _info(loaded, backend, style, config, path=manner.head.path, tier=store.tier, problem=None)
     served = Served(info.model, style, reader, tokens, store)
     return Warmed(info, served, Admission(tokens, budgets, style))
@@ -83,22 +86,20 @@ def _streams(backend: Backend) -> list[Any]:
     return [first, mx.new_stream(mx.cpu)] if backend.device == "cpu" else [first]
 
 
-def _tier(model: Any, manner: Manner) -> str:
-    """exact: every layer is plain attention. checkpoint: other layers, whose state can be copied."""
-    if all(type(layer) is caches.KVCache for layer in caches.make_prompt_cache(model)):
-        return "exact"
-    return "checkpoint" if manner.copy is not None else "unsupported"
+def _tier(probe: views.Cache, manner: Manner) -> str:
+    """exact: every layer is plain attention, and in use. checkpoint: other layers, whose state can be copied."""
+    if all(type(layer) is caches.KVCache and layer.keys is not None for layer in probe):
+        return EXACT
+    return CHECKPOINT if manner.copy is not None else UNSUPPORTED
 
 
-def _budgets(reader: Reader, loaded: LoadedModel, config: EngineConfig) -> Budgets:
-    probe = list(range(10, 10 + 2 * FORWARD_TOKENS))
-    cache = drain(reader.prefill([i % 50 for i in probe], Work()))
-    bytes_per_token = max(1, views.nbytes(cache) // len(probe))
+def _budgets(probe: views.Cache, loaded: LoadedModel, config: EngineConfig) -> Budgets:
+    bytes_per_token = max(1, views.nbytes(probe) // _PROBE_TOKENS)
     memory_tokens = int(_free_bytes() * _DECISION_SHARE / (2 * bytes_per_token))  # the prefix, and a tail's copy of it
     return Budgets(config.context_tokens or loaded.context_tokens, memory_tokens)
 
 
-def _store(config: EngineConfig, manner: Manner, loaded: LoadedModel, *, tier: str) -> PrefixStore:
+def _store(config: EngineConfig, loaded: LoadedModel, *, tier: str) -> PrefixStore:
     return PrefixStore(
         tier=tier,
         salt=f"reader {READER_VERSION}, forward {FORWARD_TOKENS}, {loaded.identity}",

@@ -191,7 +191,10 @@ def _store(store: StoreInfo) -> info_pb2.PrefixStore:
         bytes=store.bytes,
         budget_bytes=store.budget_bytes,
         hits=store.hits,
+        partial_hits=store.partial_hits,
         misses=store.misses,
+        stored=store.stored,
+        refused=store.refused,
         evicted=store.evicted,
     )
 
