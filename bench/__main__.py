@@ -30,11 +30,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHES)}; all without one")
     parser.add_argument("--rounds", type=int, default=5, help="rounds whose medians count (default 5)")
+    parser.add_argument("--render", action="store_true", help="run nothing; make README and plot from results.json")
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in BENCHES]:
         parser.error(f"no bench is named {unknown[0]}; there are {', '.join(BENCHES)}")
     if given.rounds < 1:
         parser.error("--rounds: at least 1")
+    if given.render:
+        print(report.tables(report.update({}), report.TABLES))
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`, where contenders are ended
     for name in given.names or BENCHES:
         run, tables, keys = BENCHES[name]

@@ -107,7 +107,10 @@ def goals(results: Results) -> str:
         for key, (words, goal) in GOALS.items()
         if key in results
     ]
-    return _table("### Goals", ["measure", "key", "ratio", "goal", ""], rows)
+    text = _table("### Goals", ["measure", "key", "ratio", "goal", ""], rows)
+    shared = max((results[key] or 0.0 for key in results if key.startswith("others_share_")), default=0.0)
+    warning = f"\n\n**Others took up to {shared:.0%} of the processor meanwhile: these numbers do not count.**"
+    return text + (warning if text and shared > _BUSY else "")
 
 
 def decisions(results: Results) -> str:

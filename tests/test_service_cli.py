@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from letterwise.display import decision_events, event_lines
+from letterwise.replies import read_decision
 from letterwise_service import cli, report
-from letterwise_service.engine.events import Diagnostics, PrefixInfo
-from letterwise_service.method.answers import ChoiceAnswer, NoulAnswer, ScoreAnswer, Skipped
+from letterwise_service.engine.events import Completed, Diagnostics, PrefixInfo
+from letterwise_service.method.answers import Answer, ChoiceAnswer, NoulAnswer, ScoreAnswer, Skipped
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option, Score
 from letterwise_service.method.vectors import FORMAT
 from letterwise_service.offline import Decided
+from letterwise_service.server.replies import decision_of
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -99,7 +102,7 @@ def test_usage_errors_exit_2() -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ("[]", "expected a JSON object"),
+        ("[]", "letterwise-service: standard input: expected a JSON object"),
         ('{"state": "s", "questions": {"a": {"type": "noul"}}}', "questions.a.instructions: "),
         ('{"state": "s", "questions": {"a": {"type": "maybe", "instructions": "?"}}}', "questions.a.type: "),
     ],
@@ -124,33 +127,73 @@ def test_serve_on_a_taken_port_is_one_sentence() -> None:
     assert done.stderr == f"letterwise-service: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_report_has_a_line_per_question() -> None:
-    """Plain lines: the answer, its probabilities from the highest, the letter mass; a skip and its reason."""
-    request = DecisionRequest(
-        "s",
-        (
-            Noul("refund", "?"),
-            Choice("team", "?", tuple(Option(name) for name in "abcdefg")),
-            Score("urgency", "?", ("low", "high")),
-            Noul("large", "?", ask_if={"refund": ("no",)}),
-        ),
-    )
-    outcomes = (
-        NoulAnswer("refund", 0.75, 0.5),
-        ChoiceAnswer("team", "g", tuple("abcdefg"), (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.4), 0.3, 0.25),
-        ScoreAnswer("urgency", 0.125, ("low", "high"), (0.875, 0.125), 0.75, 0.125),
-        Skipped("large", "refund", "yes", ("no",)),
-    )
-    ran = Diagnostics(
-        "rows", "plain", 1, 2, (), 1, PrefixInfo(9, 0, False, "off"), 3, 4, 100, 60, 0, 0, 0.0, 0.5, 0.5, 1.0
-    )
-    assert list(report.lines(request, Decided("m", outcomes, ran))) == [
-        "refund: yes  (yes 0.7500)  [letter mass 0.500]",
-        "team: g  (g 0.4000, a 0.1000, b 0.1000, c 0.1000, d 0.1000, 2 more; confidence 0.3000)  [letter mass 0.250]",
-        "urgency: 0.1250 of 1  (low 0.8750, high 0.1250; confidence 0.7500)  [letter mass 0.125]",
-        "large: skipped  (refund was yes, not no)",
-        "m: 3 passes, 4 forwards, 60 of 100 tokens computed, 1.00 s",
+REQUEST = DecisionRequest(
+    "s",
+    (
+        Noul("refund", "?"),
+        Noul("large", "?", ask_if={"refund": ("no", "yes", "\n")}),
+        Choice("team", "?", tuple(Option(name) for name in ("a", "b\u2028c", "x" * 90))),
+        Score("urgency", "?", ("low", {"é": [1]}, "low")),
+        Noul("larger", "?", ask_if={"large": ("yes",)}),
+    ),
+)
+OUTCOMES: tuple[Answer | Skipped, ...] = (
+    NoulAnswer("refund", 0.5, 0.5),
+    Skipped("large", "refund", "yes", ("no", "maybe", "\n")),
+    ChoiceAnswer("team", "b\u2028c", ("a", "b\u2028c", "x" * 90), (0.1, 0.65, 0.25), 0.3, 0.25),
+    ScoreAnswer("urgency", 0.125, ("low", {"é": [1]}, "low"), (0.875, 0.1249999, 0.0000001), 0.75, 0.125),
+    Skipped("larger", "large", None, ("yes",)),
+)
+RAN = Diagnostics("rows", "plain", 1, 2, (), 1, PrefixInfo(9, 0, False, "off"), 3, 4, 100, 60, 0, 0, 0.0, 0.5, 0.5, 1.0)
+
+
+def test_report_has_a_line_per_answer_and_option() -> None:
+    """Plain lines: each answer with its options, then the skips and their reasons, then the run."""
+    assert list(report.lines(Decided("m", OUTCOMES, RAN))) == [
+        "refund: yes, letter mass 0.500",
+        "  0.500000 yes",
+        "  0.500000 no",
+        "team: b\\u2028c, confidence 0.300, letter mass 0.250",
+        "  0.100000 a",
+        "  0.650000 b\\u2028c",
+        f"  0.250000 {'x' * 90}",
+        "urgency: 0.125 from 0 to 2, confidence 0.750, letter mass 0.125",
+        "  0.875000 0 low",
+        '  0.125000 1 {"é": [1]}',
+        "  0.000000 2 low",
+        "large: skipped, because refund answered yes (asked only for no, maybe or \\n)",
+        "larger: skipped, because large was skipped (asked only for yes)",
+        "m: 3 passes, 4 forwards, 100 prompt tokens, 0 reused, 60 computed, 1.00 s",
     ]
+
+
+def test_report_is_what_the_client_prints_of_the_same_decision() -> None:
+    """`letterwise decide` and `letterwise-service decide` have one layout, word for word and digit for digit."""
+    reply = decision_of(REQUEST, list(OUTCOMES), Completed("m", RAN))
+    printed = [line for event in decision_events(read_decision(reply)) for line in event_lines(event)]
+    assert printed == list(report.lines(Decided("m", OUTCOMES, RAN)))
+
+
+def test_decide_names_what_it_ignores_and_what_it_loads(tmp_path: Path) -> None:
+    """Both on stderr, before the model is touched: here one that cannot be loaded."""
+    body = {"state": "s", "sample": 2, "questions": {"a": {"type": "noul", "instructions": "?", "criteria": {"no": 1}}}}
+    done = run("decide", "-", "--model", str(tmp_path), stdin=json.dumps(body))
+    told = done.stderr.splitlines()
+    assert told[:2] == ["ignored: sample, questions.a.criteria.no", f"loading {tmp_path} …"]
+    assert (done.returncode, done.stdout, len(told)) == (1, "", 3)
+    quiet = run("decide", "-", "--json", "--model", str(tmp_path), stdin=json.dumps(body))
+    assert quiet.stderr.splitlines() == [told[0], told[2]]
+
+
+def test_help_speaks_only_of_what_a_command_has() -> None:
+    """No settings where there are none, none of a server's for one decision, and a plain list of commands."""
+    for command in ("fetch", "vectors"):
+        assert "etting" not in run(command, "--help").stdout
+    shown = run("decide", "--help").stdout
+    assert "--model" in shown
+    assert "--queue" not in shown
+    assert "store" not in shown
+    assert "\ncommands:\n    serve " in run("--help").stdout
 
 
 def test_version_is_printed() -> None:

@@ -6,7 +6,7 @@ sending with `client.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,14 +21,18 @@ from .channel import (
     DEFAULT_TIMEOUT_SECONDS,
     ChannelOption,
     Retry,
+    address,
     channel_options,
+    deadline,
 )
-from .client import error_from_call
-from .events import Event
+from .client import CLOSED, error_from_call
+from .errors import Cancelled
+from .events import Completed, Event
 from .info import Info
 from .questions import Json, Questions
 from .replies import read_decision, read_event, read_info, read_prewarmed
-from .requests import decide_request, prewarm_request
+from .requests import Ask, Samples, decide_request, prewarm_request
+from .status import Sent
 from .v1 import decision_pb2 as pb
 from .v1 import info_pb2
 from .v1.decision_pb2_grpc import DecisionServiceStub
@@ -55,10 +59,10 @@ class AsyncClient:
         options: Iterable[ChannelOption] = (),
         max_message_bytes: int = DEFAULT_MESSAGE_BYTES,
     ) -> None:
-        self._target = target
+        self._target = address(target)
         self._settings = channel_options(retry, max_message_bytes, options)
         self._credentials = credentials
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = deadline(timeout_seconds)
         self._channel: aio.Channel | None = None
         self._closed = False
 
@@ -67,40 +71,43 @@ class AsyncClient:
         state: Json,
         questions: Questions,
         *,
-        samples: int = 1,
-        ask: Sequence[str] | None = None,
+        samples: Samples = 1,
+        ask: Ask | None = None,
         model: str | None = None,
         timeout_seconds: float | None = None,
     ) -> Decision:
         """Answers questions about a state; see `Client.decide`."""
         request = decide_request(state, questions, samples=samples, ask=ask, model=model)
-        return read_decision(await self._call(lambda stub: stub.Decide, request, timeout_seconds))
+        sent = self._sent(timeout_seconds, questions)
+        return read_decision(await self._call(lambda stub: stub.Decide, request, sent))
 
     def decide_stream(
         self,
         state: Json,
         questions: Questions,
         *,
-        samples: int = 1,
-        ask: Sequence[str] | None = None,
+        samples: Samples = 1,
+        ask: Ask | None = None,
         model: str | None = None,
         timeout_seconds: float | None = None,
     ) -> AsyncDecisionStream:
         """The same decision as events, each the moment it is known; not awaited, but iterated."""
         request = decide_request(state, questions, samples=samples, ask=ask, model=model)
-        timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        return AsyncDecisionStream(self._stub().DecideStream(pb.DecideStreamRequest(request=request), timeout=timeout))
+        sent = self._sent(timeout_seconds, questions)
+        wrapped = pb.DecideStreamRequest(request=request)
+        return AsyncDecisionStream(self._stub().DecideStream(wrapped, timeout=sent.timeout_seconds), sent)
 
     async def prewarm(
         self, state: Json, *, model: str | None = None, timeout_seconds: float | None = None
     ) -> Prewarmed:
         """Reads a state before its questions arrive, so that the next decision on it reads only questions."""
         request = prewarm_request(state, model=model)
-        return read_prewarmed(await self._call(lambda stub: stub.Prewarm, request, timeout_seconds))
+        return read_prewarmed(await self._call(lambda stub: stub.Prewarm, request, self._sent(timeout_seconds)))
 
     async def info(self, *, timeout_seconds: float | None = None) -> Info:
         """What the server serves, how it is read, and within which limits."""
-        return read_info(await self._call(lambda stub: stub.GetInfo, info_pb2.GetInfoRequest(), timeout_seconds))
+        sent = self._sent(timeout_seconds)
+        return read_info(await self._call(lambda stub: stub.GetInfo, info_pb2.GetInfoRequest(), sent))
 
     async def close(self) -> None:
         """Closes the channel; calls in flight are cancelled."""
@@ -116,18 +123,19 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _call(
-        self, method: Callable[[DecisionServiceAsyncStub], Any], request: object, timeout_seconds: float | None
-    ) -> Any:
-        timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+    def _sent(self, timeout_seconds: float | None, questions: Questions = ()) -> Sent:
+        seconds = self._timeout_seconds if timeout_seconds is None else deadline(timeout_seconds)
+        return Sent(self._target, seconds, questions)
+
+    async def _call(self, method: Callable[[DecisionServiceAsyncStub], Any], request: object, sent: Sent) -> Any:
         try:
-            return await method(self._stub())(request, timeout=timeout)
+            return await method(self._stub())(request, timeout=sent.timeout_seconds)
         except grpc.RpcError as failure:
-            raise error_from_call(failure) from None
+            raise error_from_call(failure, sent) from None
 
     def _stub(self) -> DecisionServiceAsyncStub:
         if self._closed:
-            raise RuntimeError("the client is closed")
+            raise Cancelled(CLOSED)
         if self._channel is None:
             self._channel = self._open()
         return DecisionServiceStub(self._channel)
@@ -141,8 +149,9 @@ class AsyncClient:
 class AsyncDecisionStream(AsyncIterator[Event]):
     """A decision's events. Closing it, or leaving its `async with` block, cancels what is still running."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, sent: Sent) -> None:
         self._call = call
+        self._sent = sent
         self._replies = aiter(call)
         self._closed = False
 
@@ -150,10 +159,20 @@ class AsyncDecisionStream(AsyncIterator[Event]):
         try:
             while not self._closed:
                 if event := read_event(await anext(self._replies)):
+                    if isinstance(event, Completed):
+                        await self._read_to_end()
                     return event
         except grpc.RpcError as failure:
-            raise error_from_call(failure) from None
+            raise error_from_call(failure, self._sent) from None
         raise StopAsyncIteration
+
+    async def _read_to_end(self) -> None:
+        # as DecisionStream does, and for its reasons
+        try:
+            async for _ in self._replies:
+                pass
+        except grpc.RpcError:
+            pass
 
     async def aclose(self) -> None:
         """Ends the stream; may be called more than once."""

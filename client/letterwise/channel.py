@@ -1,4 +1,4 @@
-"""How a channel to a server is set up: message limits and the retry policy.
+"""How a channel to a server is set up: its address, deadlines, message limits and the retry policy.
 
 Owns the gRPC channel options and the service config. Opens nothing.
 
@@ -10,20 +10,28 @@ bounds all attempts together. Nothing else is repeated: a deadline that passed w
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from .errors import InvalidRequest, Violation
 from .v1 import decision_pb2
 
 ChannelOption: TypeAlias = tuple[str, Any]
 
-DEFAULT_TARGET = "localhost:50051"
+DEFAULT_PORT = 50051
+DEFAULT_TARGET = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 120.0
 DEFAULT_MESSAGE_BYTES = 16 * 2**20
 RETRYABLE_CODES = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 # gRPC itself lowers a larger number to this one
 MOST_ATTEMPTS = 5
+# three years: gRPC takes a much longer deadline for one that has passed
+LONGEST_SECONDS = 1e8
+_NAMING_SCHEME = re.compile(r"(dns|unix|unix-abstract|ipv4|ipv6|vsock|xds):(?!\d+$).+")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.%\w]+\]|[^\s:/@\[\]?#]+)(?::(?P<port>\d{1,5}))?")
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,31 @@ class Retry:
 
 
 DEFAULT_RETRY = Retry()
+
+
+def address(target: str) -> str:
+    """A server's address with its port, 50051 when it has none; gRPC's own names (`unix:/path`) stay as they are.
+
+    Raises InvalidRequest for what is no address, before gRPC would fail on it in its own way.
+    """
+    text = target.strip() if isinstance(target, str) else ""
+    if _NAMING_SCHEME.fullmatch(text):
+        return text
+    found = _ADDRESS.fullmatch(text)
+    port = int((found and found["port"]) or DEFAULT_PORT)
+    if found is None or not 1 <= port <= 65_535:
+        raise InvalidRequest.of([Violation("target", f"expected host:port, such as {DEFAULT_TARGET}, not {target!r}")])
+    return f"{found['host']}:{port}"
+
+
+def deadline(seconds: float) -> float:
+    """A call's deadline as gRPC takes it; raises InvalidRequest for what is not a positive number."""
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds) or seconds <= 0:
+        raise InvalidRequest.of(
+            [Violation("timeout_seconds", f"expected a number of seconds above 0, not {seconds!r}")]
+        )
+    return min(float(seconds), LONGEST_SECONDS)
 
 
 def channel_options(

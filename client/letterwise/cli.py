@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import __version__, jev
-from .channel import DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
+from .channel import DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS, address, deadline
 from .client import Client
 from .display import decision_events, open_display, shown
-from .errors import InvalidRequest, LetterwiseError, Unavailable
+from .errors import DeadlineExceeded, InvalidRequest, LetterwiseError
 from .events import Event, gather
 
 OK, SERVICE_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
+# what a line on standard error calls a file that was read from standard input
+STANDARD_INPUT = "standard input"
 FILE_HELP = "a Jev JSON body (state, questions, …), or - for standard input"
 EXAMPLE = """\
 a request file:
@@ -46,6 +48,14 @@ class UsageError(Exception):
     """A wrong argument or request file."""
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose list of commands stands under its title, without a line for the placeholder."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        return text.partition("\n")[2] if action.nargs == argparse.PARSER else text
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     options = build_parser().parse_args(arguments)
@@ -57,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as problem:
         return _fail(str(problem), BAD_USAGE)
     except LetterwiseError as problem:
-        return _fail(_sentence(problem, options.server), SERVICE_FAILED)
+        return _fail(_sentence(problem), SERVICE_FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -72,10 +82,10 @@ def build_parser() -> argparse.ArgumentParser:
         prog="letterwise",
         description="Ask a Letterwise server typed questions about a state.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument("--version", action="version", version=f"letterwise {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_command(commands, "decide", decide, "answer the questions of a request file")
     _add_command(commands, "stream", stream, "the same, showing each answer the moment it is read")
     _add_command(commands, "prewarm", prewarm, "read the state of a request file before its questions are asked")
@@ -87,7 +97,7 @@ def decide(options: argparse.Namespace) -> None:
     """Prints all answers together."""
     body = _body(options)
     with _client(options) as client:
-        decision = _asked(body, lambda: client.decide(**_request(body)))
+        decision = _asked(options, body, lambda: client.decide(**_request(body)))
     if options.json:
         _print_json(jev.reply(decision, body.ignored))
     else:
@@ -99,15 +109,16 @@ def stream(options: argparse.Namespace) -> None:
     body = _body(options)
     with _client(options) as client:
         if options.json:
-            decision = _asked(body, lambda: gather(client.decide_stream(**_request(body)), list(body.questions)))
-            _print_json(jev.reply(decision, body.ignored))
+            events = _asked(options, body, lambda: list(client.decide_stream(**_request(body))))
+            _print_json(jev.reply(gather(events, list(body.questions)), body.ignored))
         else:
-            _asked(body, lambda: _show(client.decide_stream(**_request(body))))
+            count = len(body.questions if body.ask is None else set(body.ask))
+            _asked(options, body, lambda: _show(client.decide_stream(**_request(body)), count))
 
 
 def prewarm(options: argparse.Namespace) -> None:
     """Prints what was read and whether it is kept."""
-    state = _readable(lambda: jev.read_state(_file(options)))
+    state = _readable(options, lambda: jev.read_state(_file(options)))
     with _client(options) as client:
         read = client.prewarm(state)
     if options.json:
@@ -136,7 +147,9 @@ def _add_command(
     command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     if takes_file:
         command.add_argument("file", metavar="FILE", help=FILE_HELP)
-    command.add_argument("--server", default=DEFAULT_TARGET, metavar="ADDR", help="host:port (default: %(default)s)")
+    command.add_argument(
+        "--server", type=_address, default=DEFAULT_TARGET, metavar="ADDR", help="host:port (default: %(default)s)"
+    )
     command.add_argument("--json", action="store_true", help="print JSON; for a decision, the Jev reply")
     command.add_argument(
         "--timeout",
@@ -149,10 +162,17 @@ def _add_command(
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError("must be a positive number of seconds")
-    return seconds
+    try:
+        return deadline(float(text))
+    except (ValueError, InvalidRequest):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0") from None
+
+
+def _address(text: str) -> str:
+    try:
+        return address(text)
+    except InvalidRequest:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected host:port, such as {DEFAULT_TARGET}") from None
 
 
 def _client(options: argparse.Namespace) -> Client:
@@ -168,38 +188,47 @@ def _file(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _body(options: argparse.Namespace) -> jev.Body:
-    return _readable(lambda: jev.read_body(_file(options)))
+    """The request, with a line about its fields that nothing reads."""
+    body = _readable(options, lambda: jev.read_body(_file(options)))
+    if body.ignored:
+        print(f"ignored: {', '.join(shown(name) for name in body.ignored)}", file=sys.stderr)
+    return body
 
 
-def _readable(read: Callable[[], Result]) -> Result:
+def _readable(options: argparse.Namespace, read: Callable[[], Result]) -> Result:
     try:
         return read()
     except jev.BodyError as problem:
-        raise UsageError(f"request file: {shown(str(problem))}") from None
+        raise _wrong_file(options, str(problem)) from None
+
+
+def _wrong_file(options: argparse.Namespace, problem: str) -> UsageError:
+    return UsageError(shown(f"{STANDARD_INPUT if options.file == '-' else options.file}: {problem}"))
 
 
 def _request(body: jev.Body) -> dict[str, Any]:
     """A body as the keywords of `Client.decide`."""
     return {
         "state": body.state,
-        "questions": body.questions,
+        # as a list, so that a refusal names them by place, for `_asked` to tell where the file has them
+        "questions": list(body.questions.values()),
         "samples": body.samples,
         "ask": body.ask,
         "model": body.model,
     }
 
 
-def _asked(body: jev.Body, ask: Callable[[], Result]) -> Result:
+def _asked(options: argparse.Namespace, body: jev.Body, ask: Callable[[], Result]) -> Result:
     """What `ask` gives; a request that is refused is the file's fault, told in the file's own paths."""
     try:
         return ask()
     except InvalidRequest as refused:
         named = [f"{jev.field_path(each.field, body)}: {each.description}" for each in refused.violations]
-        raise UsageError(f"request file: {shown('; '.join(named) or str(refused))}") from None
+        raise _wrong_file(options, "; ".join(named) or str(refused)) from None
 
 
-def _show(events: Iterable[Event]) -> None:
-    display = open_display(sys.stdout)
+def _show(events: Iterable[Event], questions: int | None = None) -> None:
+    display = open_display(sys.stdout, questions)
     try:
         for event in events:
             display.show(event)
@@ -211,10 +240,10 @@ def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2))
 
 
-def _sentence(problem: LetterwiseError, server: str) -> str:
+def _sentence(problem: LetterwiseError) -> str:
     """A failure as one sentence."""
-    if isinstance(problem, Unavailable):
-        return f"no answer from the server at {server}: {shown(str(problem))}"
+    if isinstance(problem, DeadlineExceeded):
+        return f"{shown(str(problem))}; --timeout SECONDS sets another deadline"
     wait = problem.retry_after_seconds
     again = "" if wait is None else f" (try again in {wait:g} s)"
     return f"{shown(str(problem))}{again}"

@@ -6,7 +6,7 @@ becomes is not decided here: see `requests.py`, `replies.py` and `status.py`, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,20 +20,24 @@ from .channel import (
     DEFAULT_TIMEOUT_SECONDS,
     ChannelOption,
     Retry,
+    address,
     channel_options,
+    deadline,
 )
-from .errors import LetterwiseError
-from .events import Event
+from .errors import Cancelled, LetterwiseError
+from .events import Completed, Event
 from .info import Info
 from .questions import Json, Questions
 from .replies import read_decision, read_event, read_info, read_prewarmed
-from .requests import decide_request, prewarm_request
-from .status import error_from_status
+from .requests import Ask, Samples, decide_request, prewarm_request
+from .status import Sent
 from .v1 import decision_pb2 as pb
 from .v1 import info_pb2
 from .v1.decision_pb2_grpc import DecisionServiceStub
 
 Reply = TypeVar("Reply")
+
+CLOSED = "the client is closed"
 
 
 class Client:
@@ -43,12 +47,13 @@ class Client:
         decision = client.decide("I was charged twice!", {"angry": Noul("Is the customer angry?")})
         print(decision["angry"].probability)
 
+    target: host:port; the port is 50051 when left out.
     timeout_seconds: the deadline of a call, all its attempts together; each call can set its own.
     retry: how refused calls are repeated (`Retry`), or None for one attempt.
     credentials: for TLS; the channel is plain text without.
     options: further gRPC channel options; they win over the client's own.
     max_message_bytes: the largest message sent or received.
-    Calls raise LetterwiseError, and RuntimeError once the client is closed.
+    Calls raise LetterwiseError, and so does the client itself for a target or a deadline that is none.
     """
 
     def __init__(
@@ -61,13 +66,14 @@ class Client:
         options: Iterable[ChannelOption] = (),
         max_message_bytes: int = DEFAULT_MESSAGE_BYTES,
     ) -> None:
+        self._target = address(target)
+        self._timeout_seconds = deadline(timeout_seconds)
         settings = channel_options(retry, max_message_bytes, options)
         if credentials is None:
-            self._channel = grpc.insecure_channel(target, settings)
+            self._channel = grpc.insecure_channel(self._target, settings)
         else:
-            self._channel = grpc.secure_channel(target, credentials, settings)
+            self._channel = grpc.secure_channel(self._target, credentials, settings)
         self._stub = DecisionServiceStub(self._channel)
-        self._timeout_seconds = timeout_seconds
         self._closed = False
 
     def decide(
@@ -75,44 +81,44 @@ class Client:
         state: Json,
         questions: Questions,
         *,
-        samples: int = 1,
-        ask: Sequence[str] | None = None,
+        samples: Samples = 1,
+        ask: Ask | None = None,
         model: str | None = None,
         timeout_seconds: float | None = None,
     ) -> Decision:
         """Answers questions about a state.
 
         questions: a mapping of ids to questions, or questions that carry their ids.
-        samples: option orders to read and average.
-        ask: the ids to answer, with all that they depend on; None for all.
+        samples: option orders to read and average; "auto" is one.
+        ask: the ids to answer, those that they depend on by `ask_if` among them; None for all.
         model: the model wanted; a server answers any name with the one that it serves.
         """
         request = decide_request(state, questions, samples=samples, ask=ask, model=model)
-        return read_decision(self._call(self._stub.Decide, request, timeout_seconds))
+        return read_decision(self._call(self._stub.Decide, request, self._sent(timeout_seconds, questions)))
 
     def decide_stream(
         self,
         state: Json,
         questions: Questions,
         *,
-        samples: int = 1,
-        ask: Sequence[str] | None = None,
+        samples: Samples = 1,
+        ask: Ask | None = None,
         model: str | None = None,
         timeout_seconds: float | None = None,
     ) -> DecisionStream:
         """The same decision as events, each the moment it is known; takes what `decide` takes."""
         request = decide_request(state, questions, samples=samples, ask=ask, model=model)
-        self._check_open()
-        timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        return DecisionStream(self._stub.DecideStream(pb.DecideStreamRequest(request=request), timeout=timeout))
+        sent = self._sent(timeout_seconds, questions)
+        return DecisionStream(self._call(self._stub.DecideStream, pb.DecideStreamRequest(request=request), sent), sent)
 
     def prewarm(self, state: Json, *, model: str | None = None, timeout_seconds: float | None = None) -> Prewarmed:
         """Reads a state before its questions arrive, so that the next decision on it reads only questions."""
-        return read_prewarmed(self._call(self._stub.Prewarm, prewarm_request(state, model=model), timeout_seconds))
+        request = prewarm_request(state, model=model)
+        return read_prewarmed(self._call(self._stub.Prewarm, request, self._sent(timeout_seconds)))
 
     def info(self, *, timeout_seconds: float | None = None) -> Info:
         """What the server serves, how it is read, and within which limits."""
-        return read_info(self._call(self._stub.GetInfo, info_pb2.GetInfoRequest(), timeout_seconds))
+        return read_info(self._call(self._stub.GetInfo, info_pb2.GetInfoRequest(), self._sent(timeout_seconds)))
 
     def close(self) -> None:
         """Closes the channel; calls in flight are cancelled."""
@@ -125,35 +131,53 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _call(self, method: Callable[..., Reply], request: object, timeout_seconds: float | None) -> Reply:
-        self._check_open()
-        try:
-            return method(request, timeout=self._timeout_seconds if timeout_seconds is None else timeout_seconds)
-        except grpc.RpcError as failure:
-            raise error_from_call(failure) from None
+    def _sent(self, timeout_seconds: float | None, questions: Questions = ()) -> Sent:
+        seconds = self._timeout_seconds if timeout_seconds is None else deadline(timeout_seconds)
+        return Sent(self._target, seconds, questions)
 
-    def _check_open(self) -> None:
+    def _call(self, method: Callable[..., Reply], request: object, sent: Sent) -> Reply:
         if self._closed:
-            raise RuntimeError("the client is closed")
+            raise Cancelled(CLOSED)
+        try:
+            return method(request, timeout=sent.timeout_seconds)
+        except grpc.RpcError as failure:
+            raise error_from_call(failure, sent) from None
+        except ValueError:
+            # gRPC's own word for a channel that another thread has closed since the check
+            if self._closed:
+                raise Cancelled(CLOSED) from None
+            raise
 
 
 class DecisionStream(Iterator[Event]):
     """A decision's events. Closing it, or leaving its `with` block, cancels what is still running on the server."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, sent: Sent) -> None:
         self._call = call
+        self._sent = sent
         self._closed = False
 
     def __next__(self) -> Event:
         try:
             while not self._closed:
                 if event := read_event(next(self._call)):
+                    if isinstance(event, Completed):
+                        self._read_to_end()
                     return event
         except grpc.RpcError as failure:
             # closed from another thread while waiting: the end of the stream, not a failure
             if not self._closed:
-                raise error_from_call(failure) from None
+                raise error_from_call(failure, self._sent) from None
         raise StopIteration
+
+    def _read_to_end(self) -> None:
+        # a call that is left before its status has come ends as cancelled on the server
+        try:
+            for _ in self._call:
+                pass
+        except grpc.RpcError:
+            # the decision is whole: how its call ends changes nothing
+            pass
 
     def close(self) -> None:
         """Ends the stream; may be called from any thread and more than once."""
@@ -167,6 +191,6 @@ class DecisionStream(Iterator[Event]):
         self.close()
 
 
-def error_from_call(failure: Any) -> LetterwiseError:
+def error_from_call(failure: Any, sent: Sent) -> LetterwiseError:
     """The error for a failed call, of either kind of channel; both carry their status in the same three methods."""
-    return error_from_status(failure.code().name, failure.details() or "", failure.trailing_metadata() or ())
+    return sent.error(failure.code().name, failure.details() or "", failure.trailing_metadata() or ())

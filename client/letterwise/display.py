@@ -36,8 +36,11 @@ class PlainDisplay:
         pass
 
 
-def open_display(out: TextIO) -> Display:
-    """The display that suits `out`: bars in a terminal when rich is installed, plain lines elsewhere."""
+def open_display(out: TextIO, questions: int | None = None) -> Display:
+    """The display that suits `out`: bars in a terminal when rich is installed, plain lines elsewhere.
+
+    questions: how many outcomes to expect, where that is known.
+    """
     if not out.isatty():
         return PlainDisplay(out)
     try:
@@ -46,7 +49,7 @@ def open_display(out: TextIO) -> Display:
         from .terminal import TerminalDisplay
     except ImportError:
         return PlainDisplay(out)
-    return TerminalDisplay(Console(file=out, highlight=False))
+    return TerminalDisplay(Console(file=out, highlight=False), questions)
 
 
 def event_lines(event: Event) -> list[str]:

@@ -16,7 +16,7 @@ LetterwiseError
 │   ├── Unavailable          UNAVAILABLE: no server answers, or it is going down
 │   └── Aborted              ABORTED: the server gave the call up
 ├── DeadlineExceeded         DEADLINE_EXCEEDED: the call's deadline, or the server's own for a job
-├── Cancelled                CANCELLED: the call was cancelled
+├── Cancelled                CANCELLED: the call was cancelled, or the client is closed
 └── ServerFault              the server failed; see `error_id` for its log
     ├── Internal             INTERNAL: a failure that the server did not expect
     │   └── BadReply         a reply that this client cannot read
@@ -79,10 +79,15 @@ class RequestError(LetterwiseError):
 
 
 class InvalidRequest(RequestError):
-    """Fields of the request are wrong; `violations` names each. Also raised before sending, for values that are
-    not JSON."""
+    """Fields of the request are wrong; `violations` names each. Also raised before anything is sent, for values that
+    no request can hold, and for a client's target or deadline."""
 
     code = "INVALID_ARGUMENT"
+
+    @classmethod
+    def of(cls, violations: Sequence[Violation]) -> InvalidRequest:
+        """The error that tells these violations in one sentence."""
+        return cls("; ".join(f"{each.field}: {each.description}" for each in violations), violations=violations)
 
 
 class TooLong(RequestError):
@@ -175,7 +180,7 @@ class DeadlineExceeded(LetterwiseError):
 
 
 class Cancelled(LetterwiseError):
-    """The call was cancelled, here or on the way."""
+    """The call was cancelled, here or on the way; also a call on a client that is closed."""
 
     code = "CANCELLED"
 

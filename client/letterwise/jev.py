@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from .answers import Answer, ChoiceAnswer, Decision, NoulAnswer
 from .questions import Choice, Json, Noul, Question, Score
+from .requests import named_path, question_part
 
 _BODY_FIELDS = ("state", "questions", "samples", "ask", "model")
 _QUESTION_FIELDS = ("type", "instructions", "criteria", "ask_if")
@@ -28,7 +29,10 @@ class BodyError(ValueError):
 
 @dataclass(frozen=True)
 class Body:
-    """A request as a Jev body has it; `ignored` names the fields that were accepted and are not used."""
+    """A request as a Jev body has it; its questions carry their ids.
+
+    ignored: the fields that were accepted and are not used, by path.
+    """
 
     state: Json
     questions: dict[str, Question]
@@ -51,14 +55,15 @@ def parse(text: str | bytes) -> dict[str, Json]:
     except RecursionError:
         raise BodyError("the body is nested too deeply") from None
     if not isinstance(body, dict):
-        raise BodyError("the body must be a JSON object")
+        raise BodyError("expected a JSON object")
+    _refuse_repeated(body)
     return body
 
 
 def read_state(body: dict[str, Json]) -> Json:
     """The state alone, for a prewarm."""
     if body.get("state") is None:
-        raise BodyError("state: is required")
+        raise _wrong("state", None, "text, or any JSON value but null")
     return body["state"]
 
 
@@ -69,10 +74,10 @@ def read_body(body: dict[str, Json]) -> Body:
             raise BodyError(f"{name}: images are not read; give their content as text")
     asked = body.get("questions")
     if not isinstance(asked, dict) or not asked:
-        raise BodyError("questions: must be an object of at least one question")
+        raise _wrong("questions", asked, "an object of at least one question, by id")
     return Body(
         state=read_state(body),
-        questions={name: _question(each, f"questions.{name}") for name, each in asked.items()},
+        questions={name: _question(name, each) for name, each in asked.items()},
         samples=_samples(body.get("samples")),
         ask=_ask(body.get("ask")),
         model=_model(body.get("model")),
@@ -101,63 +106,61 @@ def field_path(path: str, body: Body) -> str:
 
     A path that leads nowhere in the body stays as it is.
     """
-    found = re.match(r"questions\[(\d+)\]\.?(\w*)(?:\[(\d+)\])?", path)
-    if found is None or int(found[1]) >= len(body.questions):
-        return path
-    name, question = list(body.questions.items())[int(found[1])]
-    return ".".join(["questions", name, *_part_path(question, found[2], found[3])])
+    return named_path(path, body.questions, _part_path)
 
 
-def _part_path(question: Question, part: str, index: str | None) -> list[str]:
+def _part_path(question: Question, part: str) -> list[str]:
     """Where the body keeps a part of a question."""
-    place = int(index) if index else None
-    match question, part:
+    found = re.match(r"(\w*)(?:\[(\d+)\])?", part)
+    place = int(found[2]) if found and found[2] else None
+    match question, found and found[1]:
         case Choice(options=options), "options" if place is not None and place < len(options):
             return ["criteria", options[place].name]
         case _, "options" | "levels":
             return ["criteria" if place is None else f"criteria[{place}]"]
         case _, "yes" | "no":
             return ["criteria", "true" if part == "yes" else "false"]
-        case _, "ask_if" if place is not None and place < len(question.ask_if):
-            return ["ask_if", list(question.ask_if)[place]]
-        case _, "" | "id":
-            return []
-    return [part]
+    return question_part(question, part)
 
 
-def _question(question: Json, path: str) -> Question:
+def _question(name: str, question: Json) -> Question:
+    path = f"questions.{name}"
+    if not name:
+        raise BodyError("questions: expected ids that are not empty")
     if not isinstance(question, dict):
-        raise BodyError(f"{path}: must be an object")
+        raise _wrong(path, question, "an object with type and instructions")
     if question.get("instructions") is None:
-        raise BodyError(f"{path}.instructions: is required")
+        raise _wrong(f"{path}.instructions", None, "what is asked")
     kind = question.get("type")
     reader = _KINDS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        raise BodyError(f"{path}.type: must be noul, choice or score")
-    return reader(question, _ask_if(question.get("ask_if"), f"{path}.ask_if"), path)
+        raise _wrong(f"{path}.type", kind, "noul, choice or score")
+    return reader(name, question, _ask_if(question.get("ask_if"), f"{path}.ask_if"))
 
 
-def _noul(question: dict[str, Json], ask_if: dict[str, list[str]], path: str) -> Noul:
+def _noul(name: str, question: dict[str, Json], ask_if: dict[str, list[str]]) -> Noul:
     criteria = question.get("criteria")
     if criteria is not None and not isinstance(criteria, dict):
-        raise BodyError(f"{path}.criteria: must be an object with true and false")
+        raise _wrong(f"questions.{name}.criteria", criteria, "an object with true and false, or nothing")
     described = criteria or {}
-    return Noul(question["instructions"], yes=described.get("true"), no=described.get("false"), ask_if=ask_if)
+    return Noul(question["instructions"], described.get("true"), described.get("false"), ask_if, name)
 
 
-def _choice(question: dict[str, Json], ask_if: dict[str, list[str]], path: str) -> Choice:
-    if not isinstance(question.get("criteria"), dict):
-        raise BodyError(f"{path}.criteria: must be an object of option names and their descriptions")
-    return Choice(question["instructions"], question["criteria"], ask_if=ask_if)
+def _choice(name: str, question: dict[str, Json], ask_if: dict[str, list[str]]) -> Choice:
+    criteria = question.get("criteria")
+    if not isinstance(criteria, dict):
+        raise _wrong(f"questions.{name}.criteria", criteria, "an object of option names and their descriptions")
+    return Choice(question["instructions"], criteria, ask_if=ask_if, id=name)
 
 
-def _score(question: dict[str, Json], ask_if: dict[str, list[str]], path: str) -> Score:
-    if not isinstance(question.get("criteria"), list):
-        raise BodyError(f"{path}.criteria: must be a list of levels, lowest first")
-    return Score(question["instructions"], question["criteria"], ask_if=ask_if)
+def _score(name: str, question: dict[str, Json], ask_if: dict[str, list[str]]) -> Score:
+    criteria = question.get("criteria")
+    if not isinstance(criteria, list):
+        raise _wrong(f"questions.{name}.criteria", criteria, "a list of levels, lowest first")
+    return Score(question["instructions"], criteria, ask_if=ask_if, id=name)
 
 
-_KINDS: dict[str, Callable[[dict[str, Json], dict[str, list[str]], str], Question]] = {
+_KINDS: dict[str, Callable[[str, dict[str, Json], dict[str, list[str]]], Question]] = {
     "noul": _noul,
     "choice": _choice,
     "score": _score,
@@ -168,14 +171,14 @@ def _ask_if(conditions: Json, path: str) -> dict[str, list[str]]:
     if conditions is None:
         return {}
     if not isinstance(conditions, dict):
-        raise BodyError(f"{path}: must be an object of question ids and answers")
+        raise _wrong(path, conditions, "an object of question ids and wanted answers")
     return {name: _names(answers, f"{path}.{name}") for name, answers in conditions.items()}
 
 
 def _names(names: Json, path: str) -> list[str]:
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, list) or not listed or not all(isinstance(name, str) for name in listed):
-        raise BodyError(f"{path}: must be a list of names")
+        raise _wrong(path, names, "a list of at least one text")
     return listed
 
 
@@ -183,7 +186,7 @@ def _ask(names: Json) -> list[str] | None:
     if names is None:
         return None
     if isinstance(names, str):
-        raise BodyError("ask: must be a list of question ids")
+        raise _wrong("ask", names, "a list of question ids")
     return _names(names, "ask")
 
 
@@ -191,14 +194,13 @@ def _samples(samples: Json) -> int:
     if samples is None or samples == "auto":
         return 1
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise BodyError('samples: must be a whole number of at least 1, or "auto"')
-    # the server lowers it to its own limit, which is far below what the field holds
-    return min(samples, 2**32 - 1)
+        raise _wrong("samples", samples, 'a whole number of at least 1, or "auto"')
+    return samples
 
 
 def _model(model: Json) -> str | None:
     if model is not None and not isinstance(model, str):
-        raise BodyError("model: must be text")
+        raise _wrong("model", model, "the name of a model, as text")
     return model
 
 
@@ -232,12 +234,42 @@ def _answer(answer: Answer) -> dict[str, Json]:
     }
 
 
+def _wrong(path: str, value: Json, expected: str) -> BodyError:
+    """The error for a field that is missing (null counts as such) or holds something else than expected."""
+    return BodyError(f"{path}: {'is missing; ' if value is None else ''}expected {expected}")
+
+
+class _Repeated(dict[str, Json]):
+    """An object in whose text `repeated` stands more than once; refused when its path is known."""
+
+    repeated: str
+
+
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise BodyError(f"{next(name for name in names if names.count(name) > 1)}: stands twice in one object")
-    return found
+    if len(found) == len(pairs):
+        return found
+    names = [name for name, _ in pairs]
+    marked = _Repeated(found)
+    marked.repeated = next(name for name in names if names.count(name) > 1)
+    return marked
+
+
+def _refuse_repeated(body: dict[str, Json]) -> None:
+    """Raises for a key that stands twice in an object, wherever that is; walks without recursion."""
+    waiting: list[tuple[str, Json]] = [("", body)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, _Repeated):
+            raise BodyError(f"{_inside(path, value.repeated)}: stands twice in one object; expected each key once")
+        if isinstance(value, dict):
+            waiting += [(_inside(path, name), each) for name, each in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{index}]", each) for index, each in enumerate(value)]
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _not_a_number(name: str) -> Json:

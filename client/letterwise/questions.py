@@ -6,14 +6,16 @@ Whether a question makes sense is the server's to say. Knows nothing of protobuf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 # Text, or a value that json.dumps takes.
 Json: TypeAlias = Any
+# An answer of another question: yes or no (or a bool), an option's name, a level's text or index.
+Wanted: TypeAlias = str | bool | int
 # The answers of earlier questions that let a question be asked; one answer may stand without its list.
-AskIf: TypeAlias = Mapping[str, str | Sequence[str]]
+AskIf: TypeAlias = Mapping[str, Wanted | Sequence[Wanted]]
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,16 @@ class Score(Question):
 Questions: TypeAlias = Mapping[str, Question] | Iterable[Question]
 
 
-def identified(questions: Questions) -> list[tuple[str, Question]]:
-    """Each question with its id, in the caller's order."""
-    if isinstance(questions, Mapping):
-        return list(questions.items())
-    return [(question.id, question) for question in questions]
+def listed(values: object) -> list[Any] | None:
+    """A caller's list as one; None for what is none: text is not taken apart, and a set has no order."""
+    if isinstance(values, str | bytes | bytearray | Mapping | Set) or not isinstance(values, Iterable):
+        return None
+    return list(values)
 
 
-def _options(options: Mapping[str, Json] | Iterable[str | Option]) -> tuple[Option, ...]:
+def _options(options: Any) -> Any:
+    """The options as a tuple; what is no list stays as it is, for the request to refuse with its field's path."""
     if isinstance(options, Mapping):
         return tuple(Option(name, description) for name, description in options.items())
-    return tuple(Option(each) if isinstance(each, str) else each for each in options)
+    each = listed(options)
+    return options if each is None else tuple(Option(one) if isinstance(one, str) else one for one in each)

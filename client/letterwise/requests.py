@@ -1,4 +1,4 @@
-"""Builds the messages that the client sends, from a caller's values.
+"""Builds the messages that the client sends, from a caller's values, and names fields as the caller has them.
 
 Pure: text stays text, anything else becomes JSON text with its keys in their order. A value that cannot be sent raises
 InvalidRequest with the field's path; every other rule is the server's.
@@ -7,51 +7,104 @@ InvalidRequest with the field's path; every other rule is the server's.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 from .errors import InvalidRequest, Violation
-from .questions import (
-    AskIf,
-    Choice,
-    Json,
-    Noul,
-    Option,
-    Question,
-    Questions,
-    Score,
-    identified,
-)
+from .questions import AskIf, Choice, Json, Noul, Option, Question, Questions, Score, listed
 from .v1 import decision_pb2 as pb
+
+Samples: TypeAlias = int | Literal["auto"]
+Ask: TypeAlias = str | Sequence[str]
+
+_QUESTION_PATH = re.compile(r"questions\[(\d+)\]\.?(.*)")
+_ASK_IF_PATH = re.compile(r"ask_if\[(\d+)\]")
+# the server lowers `samples` to its own limit, which is far below what the field holds
+_MOST_SAMPLES = 2**32 - 1
+_QUESTION = "expected a Noul, Choice or Score"
+_WANTED = "expected an answer: text, a bool for yes or no, or a level's index"
 
 
 def decide_request(
-    state: Json, questions: Questions, *, samples: int = 1, ask: Sequence[str] | None = None, model: str | None = None
+    state: Json, questions: Questions, *, samples: Samples = 1, ask: Ask | None = None, model: str | None = None
 ) -> pb.DecideRequest:
     """A state and the questions about it, as one message."""
-    if ask is not None and not ask:
-        raise _invalid("ask", "names at least one question; leave it out to ask all")
-    if isinstance(samples, bool) or not isinstance(samples, int) or not 1 <= samples < 2**32:
-        raise _invalid("samples", "must be a whole number of at least 1")
-    numbered = enumerate(identified(questions))
-    return pb.DecideRequest(
-        state=_value(state, "state"),
-        questions=[
-            _question(each, _text(name, f"questions[{i}].id"), f"questions[{i}]") for i, (name, each) in numbered
-        ],
-        samples=samples,
-        ask=[_text(each, f"ask[{i}]") for i, each in enumerate(ask or ())],
-        model=_text(model or "", "model"),
-    )
+    try:
+        return pb.DecideRequest(
+            state=_value(state, "state"),
+            questions=[
+                _question(each, _text(name, f"questions[{i}].id"), f"questions[{i}]")
+                for i, (name, each) in enumerate(_identified(questions))
+            ],
+            samples=_samples(samples),
+            ask=_ask(ask),
+            model=_model(model),
+        )
+    except InvalidRequest as refused:
+        raise in_callers_paths(refused, questions) from None
 
 
 def prewarm_request(state: Json, *, model: str | None = None) -> pb.PrewarmRequest:
     """A state to read before its questions arrive."""
-    return pb.PrewarmRequest(state=_value(state, "state"), model=_text(model or "", "model"))
+    return pb.PrewarmRequest(state=_value(state, "state"), model=_model(model))
+
+
+def in_callers_paths(refused: InvalidRequest, questions: Questions) -> InvalidRequest:
+    """The same refusal with `questions.team` for `questions[2]` where the caller gave the questions by id."""
+    if not isinstance(questions, Mapping) or not refused.violations:
+        return refused
+    return InvalidRequest.of([Violation(named_path(v.field, questions), v.description) for v in refused.violations])
+
+
+def question_part(question: Question, part: str) -> list[str]:
+    """Where a Python question keeps the field `part` of its message."""
+    found = _ASK_IF_PATH.match(part)
+    if found and int(found[1]) < len(question.ask_if):
+        return ["ask_if", str(list(question.ask_if)[int(found[1])])]
+    # the id is the mapping's key
+    return [] if part in ("", "id") else [part]
+
+
+def named_path(
+    path: str,
+    questions: Mapping[str, Question],
+    part_of: Callable[[Question, str], list[str]] = question_part,
+) -> str:
+    """A message's path, `questions[2].options[0].name`, with the question's id: `questions.team.options[0].name`.
+
+    part_of: names the rest of the path. A path that leads to no question, or to an id that cannot be shown, stays.
+    """
+    found = _QUESTION_PATH.fullmatch(path)
+    if found is None or int(found[1]) >= len(questions):
+        return path
+    name, question = list(questions.items())[int(found[1])]
+    if not isinstance(name, str) or not name or not name.isprintable():
+        return path
+    return ".".join(["questions", name, *part_of(question, found[2])])
+
+
+def _identified(questions: Questions) -> list[tuple[str, Question]]:
+    """Each question with its id, in the caller's order."""
+    if isinstance(questions, Mapping):
+        return list(questions.items())
+    each = None if isinstance(questions, Question) else listed(questions)
+    if each is None:
+        raise _invalid("questions", "expected questions by id, {id: question}, or a list of questions with ids")
+    return [(_own_id(question, f"questions[{i}]"), question) for i, question in enumerate(each)]
+
+
+def _own_id(question: Any, path: str) -> str:
+    if not isinstance(question, Noul | Choice | Score):
+        raise _invalid(path, _QUESTION)
+    if question.id == "":
+        raise _invalid(f"{path}.id", 'expected an id, since the questions are a list: id="…", or questions by id')
+    return question.id
 
 
 def _question(question: Question, question_id: str, path: str) -> pb.Question:
     if not isinstance(question, Noul | Choice | Score):
-        raise _invalid(path, "must be a Noul, Choice or Score")
+        raise _invalid(path, _QUESTION)
     built = pb.Question(
         id=question_id,
         instructions=_value(question.instructions, f"{path}.instructions"),
@@ -61,29 +114,81 @@ def _question(question: Question, question_id: str, path: str) -> pb.Question:
         case Noul(yes=yes, no=no):
             built.noul.CopyFrom(pb.Noul(yes=_described(yes, f"{path}.yes"), no=_described(no, f"{path}.no")))
         case Choice(options=options):
-            built.choice.CopyFrom(
-                pb.Choice(options=[_option(o, f"{path}.options[{i}]") for i, o in enumerate(options)])
-            )
+            built.choice.CopyFrom(pb.Choice(options=_options(options, f"{path}.options")))
         case Score(levels=levels):
-            built.score.CopyFrom(pb.Score(levels=[_value(v, f"{path}.levels[{i}]") for i, v in enumerate(levels)]))
+            built.score.CopyFrom(pb.Score(levels=_levels(levels, f"{path}.levels")))
     return built
 
 
-def _option(option: Option, path: str) -> pb.Option:
+def _options(options: object, path: str) -> list[pb.Option]:
+    each = listed(options)
+    if each is None:
+        raise _invalid(path, "expected options: a mapping of names to descriptions, or a list of names")
+    return [_option(one, f"{path}[{i}]") for i, one in enumerate(each)]
+
+
+def _option(option: object, path: str) -> pb.Option:
+    if not isinstance(option, Option):
+        raise _invalid(path, "expected an option: its name as text, or an Option")
     return pb.Option(
         name=_text(option.name, f"{path}.name"), description=_described(option.description, f"{path}.description")
     )
 
 
-def _ask_if(conditions: AskIf, path: str) -> list[pb.AskIf]:
-    listed = [(key, [answers] if isinstance(answers, str) else answers) for key, answers in conditions.items()]
+def _levels(levels: object, path: str) -> list[pb.Value]:
+    each = listed(levels)
+    if each is None:
+        raise _invalid(path, "expected a list of levels, lowest first")
+    return [_value(one, f"{path}[{i}]") for i, one in enumerate(each)]
+
+
+def _ask_if(conditions: AskIf | None, path: str) -> list[pb.AskIf]:
+    if conditions is None:
+        return []
+    if not isinstance(conditions, Mapping):
+        raise _invalid(path, "expected a mapping of question ids to wanted answers")
     return [
-        pb.AskIf(
-            question_id=_text(key, f"{path}[{i}].question_id"),
-            answers=[_text(answer, f"{path}[{i}].answers[{k}]") for k, answer in enumerate(answers)],
-        )
-        for i, (key, answers) in enumerate(listed)
+        pb.AskIf(question_id=_text(key, f"{path}[{i}].question_id"), answers=_wanted(answers, f"{path}[{i}].answers"))
+        for i, (key, answers) in enumerate(conditions.items())
     ]
+
+
+def _wanted(answers: object, path: str) -> list[str]:
+    each = listed(answers)
+    if each is None:
+        return [_answer(answers, path)]
+    return [_answer(one, f"{path}[{i}]") for i, one in enumerate(each)]
+
+
+def _answer(answer: object, path: str) -> str:
+    if isinstance(answer, bool):
+        return "yes" if answer else "no"
+    if isinstance(answer, int):
+        return str(answer)
+    return _text(answer, path, _WANTED)
+
+
+def _ask(ask: object) -> list[str]:
+    if ask is None:
+        return []
+    each = [ask] if isinstance(ask, str) else listed(ask)
+    if each is None:
+        raise _invalid("ask", "expected a question's id, or a list of ids")
+    if not each:
+        raise _invalid("ask", "expected at least one question; leave it out to ask all")
+    return [_text(one, f"ask[{i}]") for i, one in enumerate(each)]
+
+
+def _samples(samples: Samples) -> int:
+    if samples == "auto":
+        return 1
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise _invalid("samples", 'expected a whole number of at least 1, or "auto"')
+    return min(samples, _MOST_SAMPLES)
+
+
+def _model(model: str | None) -> str:
+    return "" if model is None else _text(model, "model", "expected the name of a model, as text")
 
 
 def _described(description: Json, path: str) -> pb.Value | None:
@@ -97,20 +202,20 @@ def _value(value: Json, path: str) -> pb.Value:
     try:
         encoded = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise _invalid(path, "must be text or a value that JSON can hold") from None
+        raise _invalid(path, "expected text or a value that JSON can hold") from None
     return pb.Value(json=_text(encoded, path))
 
 
-def _text(text: str, path: str) -> str:
+def _text(text: object, path: str, expected: str = "expected text") -> str:
     """The text itself, when the wire can carry it."""
     if not isinstance(text, str):
-        raise _invalid(path, "must be text")
+        raise _invalid(path, expected)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _invalid(path, "holds half of a surrogate pair, which is not text") from None
+        raise _invalid(path, "expected text without half of a surrogate pair") from None
     return text
 
 
 def _invalid(path: str, expected: str) -> InvalidRequest:
-    return InvalidRequest(f"{path}: {expected}", violations=[Violation(path, expected)])
+    return InvalidRequest.of([Violation(path, expected)])

@@ -1,4 +1,4 @@
-"""Reads a failed call's status into an error of the client's tree.
+"""Reads a failed call's status into an error of the client's tree, and tells gRPC's own failures in plain words.
 
 Owns the `grpc-status-details-bin` trailer: a `google.rpc.Status`, read through the messages of the same wire layout in
 `errors.proto`, so that the base install needs no other package. Pure; takes names and bytes, no gRPC types.
@@ -7,15 +7,56 @@ Owns the `grpc-status-details-bin` trailer: a `google.rpc.Status`, read through 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypedDict
 
 from google.protobuf.message import DecodeError
 
-from .errors import CODES, LetterwiseError, Unknown, Violation
+from .errors import CODES, InvalidRequest, LetterwiseError, Unknown, Violation
+from .questions import Questions
+from .requests import in_callers_paths
 from .v1 import errors_pb2
 
 DETAILS_TRAILER = "grpc-status-details-bin"
 PUSHBACK_TRAILER = "grpc-retry-pushback-ms"
+
+
+# What gRPC says of a connection, by a part of its text, and what a reader is told; the first that fits.
+_CONNECTION = (
+    ("errors resolving", "the host name cannot be resolved"),
+    ("DNS resolution failed", "the host name cannot be resolved"),
+    ("Connection refused", "connection refused; is the server running?"),
+    ("timed out", "the connection timed out"),
+    ("unreachable", "no route to the host"),
+    ("No route to host", "no route to the host"),
+    ("Socket closed", "the connection was lost"),
+    ("recvmsg:", "the connection was lost"),
+    ("failed to connect to all addresses", "no connection"),
+)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a call's failure is told with: where it went, its deadline, and the questions as the caller gave them."""
+
+    target: str
+    timeout_seconds: float
+    questions: Questions = ()
+
+    def error(self, code: str, message: str, trailers: Iterable[tuple[str, str | bytes]] = ()) -> LetterwiseError:
+        """The error for this call, which ended with `code`."""
+        error = error_from_status(code, self._sentence(code, message), trailers)
+        return in_callers_paths(error, self.questions) if isinstance(error, InvalidRequest) else error
+
+    def _sentence(self, code: str, message: str) -> str:
+        if code == "UNAVAILABLE":
+            reason = next((told for sign, told in _CONNECTION if sign in message), None)
+            return message if reason is None else f"cannot reach {self.target}: {reason}"
+        if code != "DEADLINE_EXCEEDED":
+            return message
+        if not message or message.lower().startswith("deadline exceeded"):
+            return f"no answer from {self.target} within {self.timeout_seconds:g} s"
+        return f"{message} (server {self.target}, deadline of the call {self.timeout_seconds:g} s)"
 
 
 class Details(TypedDict, total=False):

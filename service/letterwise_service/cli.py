@@ -25,10 +25,27 @@ Command: TypeAlias = Callable[[argparse.Namespace], int]
 
 PROGRAM = "letterwise-service"
 _EPILOG = "Every setting can also be given in the environment, under the name in brackets; a flag wins."
+# Of the engine's settings, those that mean nothing to one decision alone: taken, and not shown in its help.
+_SERVING_ONLY = (
+    "check_store_when_idle",
+    "prefix_store",
+    "prefix_store_bytes",
+    "prefix_store_records",
+    "queue_jobs",
+    "queue_tokens",
+)
 
 
 class CommandFailed(Exception):
     """A command that cannot do its work; one sentence says why."""
+
+
+class Help(argparse.HelpFormatter):
+    """Help whose list of commands stands under its title, without a line for the placeholder."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        return text.partition("\n")[2] if action.nargs == argparse.PARSER else text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,26 +86,33 @@ def _print_anything() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=PROGRAM, description="Typed questions about a state, answered with a language model's letter scores."
+        prog=PROGRAM,
+        description="Typed questions about a state, answered with a language model's letter scores.",
+        formatter_class=Help,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    serve = _command(commands, "serve", _serve, "serve a model over gRPC until SIGTERM")
+    serve = _command(commands, "serve", _serve, "serve a model over gRPC until SIGTERM", _EPILOG)
     config.add_flags(serve, ServerConfig)
     config.add_flags(serve, EngineConfig)
-    decide = _command(commands, "decide", _decide, "answer one request file here, without a server")
+    decide = _command(commands, "decide", _decide, "answer one request file here, without a server", _EPILOG)
     decide.add_argument("file", metavar="FILE", help="a Jev JSON body (state, questions, …); - reads standard input")
     decide.add_argument("--json", action="store_true", help="print the Jev reply instead of lines")
     config.add_flags(decide, EngineConfig)
+    for action in decide._actions:  # argparse has no public way to a flag that is there already
+        if action.dest in _SERVING_ONLY:
+            action.help = argparse.SUPPRESS
     _command(commands, "fetch", _fetch, "fetch the embedded model that --model demo serves")
     vectors = _command(commands, "vectors", _vectors, "replay a file of reference vectors against the method")
     vectors.add_argument("file", metavar="FILE", help="a vectors file; - reads standard input")
     return parser
 
 
-def _command(commands: Any, name: str, run: Command, summary: str) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, run: Command, summary: str, epilog: str | None = None
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + ".", epilog=_EPILOG
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".", epilog=epilog
     )
     parser.set_defaults(run=run)
     return parser
@@ -134,12 +158,20 @@ def _decide(flags: argparse.Namespace) -> int:
     from .method import jev, validation
 
     limits = validation.Limits(engine_config.max_questions, engine_config.max_options, engine_config.max_samples)
-    request = jev.parse_body(_read(flags.file), limits).request
+    body = _read(flags.file)
+    try:
+        request = jev.parse_body(body, limits).request
+    except LetterwiseError as refused:
+        raise CommandFailed(f"{'standard input' if flags.file == '-' else flags.file}: {refused}") from None
+    if request.ignored:
+        print(f"ignored: {', '.join(request.ignored)}", file=sys.stderr)
+    if not flags.json:
+        print(f"loading {engine_config.model} …", file=sys.stderr, flush=True)
     decided = _decided(engine_config, request)
     if flags.json:
         print(json.dumps(decided.jev_reply(), ensure_ascii=False, allow_nan=False, indent=2))
     else:
-        print("\n".join(report.lines(request, decided)))
+        print("\n".join(report.lines(decided)))
     return 0
 
 

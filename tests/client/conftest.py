@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class ScriptedServicer(DecisionServiceServicer):
 
     refusals: taken one by one before anything is answered.
     hold: when set to an unset event, the server waits for it after the first answer of a stream, or before a reply.
+    left: for each stream that came to its completed event, whether the client had gone before the call's end.
     """
 
     refusals: list[Refusal] = field(default_factory=list)
@@ -51,6 +53,7 @@ class ScriptedServicer(DecisionServiceServicer):
     metadata: list[dict[str, Any]] = field(default_factory=list)
     hold: threading.Event | None = None
     ended: threading.Event = field(default_factory=threading.Event)
+    left: list[bool] = field(default_factory=list)
 
     def Decide(self, request: pb.DecideRequest, context: grpc.ServicerContext) -> pb.DecideResponse:
         self._enter(request, context)
@@ -78,6 +81,9 @@ class ScriptedServicer(DecisionServiceServicer):
             self._wait(context)
         done_event = pb.DecisionCompleted(model="scripted", usage=_usage(), diagnostics=_diagnostics(skipped))
         yield pb.DecideStreamResponse(completed=done_event)
+        # time enough for a client that leaves at the completed event to be seen to
+        time.sleep(0.1)
+        self.left.append(not context.is_active())
 
     def Prewarm(self, request: pb.PrewarmRequest, context: grpc.ServicerContext) -> pb.PrewarmResponse:
         self._enter(request, context)

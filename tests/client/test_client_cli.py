@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,11 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
-from rich.console import Console
 
 from letterwise import (
-    Accepted,
-    Answered,
-    ChoiceAnswer,
-    Event,
-    NoulAnswer,
-    PrefixProgress,
-    ScoreAnswer,
-    Skipped,
-    WasSkipped,
     __version__,
 )
 from letterwise.cli import main
-from letterwise.display import PlainDisplay, event_lines, open_display
-from letterwise.terminal import MOST_ROWS, TerminalDisplay
 
 BODY: dict[str, Any] = {
     "state": "I was charged twice!",
@@ -62,7 +51,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 def test_decide_prints_plain_lines(server: Any, request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a terminal, each answer is a line and each option another."""
     code, out, err = run(capsys, "decide", request_file, "--server", server.target)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "ignored: seed, questions.angry.alone\n")
     assert out.splitlines() == [
         "angry: yes, letter mass 0.300",
         "  0.666667 yes",
@@ -152,19 +141,25 @@ def test_request_is_read_from_standard_input(
     ("text", "named"),
     [
         ("", "line 1 is not JSON"),
-        ("[1]", "must be a JSON object"),
+        ("[1]", "expected a JSON object"),
         ("\xff", "UTF-8"),
         ('{"state": NaN}', "NaN"),
         ("[" * 100_000, "nested"),
         ('{"state": 1e400, "questions": {"q": {"type": "noul", "instructions": "?"}}}', "state"),
-        ('{"questions": {"q": {"type": "noul", "instructions": "?"}}}', "state: is required"),
-        ('{"state": "s"}', "questions:"),
+        ('{"questions": {"q": {"type": "noul", "instructions": "?"}}}', "state: is missing; expected text"),
+        ('{"state": "s"}', "questions: is missing; expected an object"),
         ('{"state": "s", "questions": []}', "questions:"),
         ('{"state": "s", "questions": {"q": 1}}', "questions.q:"),
         ('{"state": "s", "questions": {"q": {"type": "noul"}}}', "questions.q.instructions"),
         ('{"state": "s", "questions": {"q": {"type": "bool", "instructions": "?"}}}', "questions.q.type"),
-        ('{"state": "s", "questions": {"q": {"type": "choice", "instructions": "?"}}}', "questions.q.criteria"),
-        ('{"state": "s", "questions": {"q": {"type": "score", "instructions": "?", "criteria": {}}}}', "q.criteria"),
+        (
+            '{"state": "s", "questions": {"q": {"type": "choice", "instructions": "?"}}}',
+            "questions.q.criteria: is missing",
+        ),
+        (
+            '{"state": "s", "questions": {"q": {"type": "score", "instructions": "?", "criteria": {}}}}',
+            "q.criteria: expected",
+        ),
         ('{"state": "s", "questions": {"q": {"type": "noul", "instructions": "?", "criteria": []}}}', "q.criteria"),
         ('{"state": "s", "questions": {"q": {"type": "noul", "instructions": "?", "ask_if": []}}}', "q.ask_if"),
         ('{"state": "s", "questions": {"q": {"type": "noul", "instructions": "?", "ask_if": {"a": 1}}}}', "ask_if.a"),
@@ -173,6 +168,11 @@ def test_request_is_read_from_standard_input(
         ('{"state": "s", "model": 1, "questions": {"q": {"type": "noul", "instructions": "?"}}}', "model"),
         ('{"state": "s", "images": ["x"], "questions": {"q": {"type": "noul", "instructions": "?"}}}', "images"),
         ('{"state": "s", "state": "t", "questions": {}}', "state: stands twice"),
+        (
+            '{"state": "s", "questions": {"q": {"criteria": [1, {"a": 1, "a": 2}]}}}',
+            "questions.q.criteria[1].a: stands",
+        ),
+        ('{"state": "s", "questions": {"": {"type": "noul", "instructions": "?"}}}', "ids that are not empty"),
         ('{"state": "\\ud800", "questions": {"q": {"type": "noul", "instructions": "?"}}}', "state"),
     ],
 )
@@ -184,7 +184,7 @@ def test_bad_request_file_names_its_field(
     path.write_bytes(text.encode("latin-1"))
     code, out, err = run(capsys, "decide", path, "--server", server.target)
     assert (code, out) == (2, "")
-    assert err.startswith("letterwise: request file: ")
+    assert err.startswith(f"letterwise: {path}: ")
     assert named in err
     assert err.count("\n") == 1
     assert server.servicer.requests == []
@@ -222,7 +222,11 @@ def test_refused_request_is_told_in_the_files_paths(
     bad.field_violations.add(field=path, description="expected something else")
     server.servicer.refusals = [refusal(grpc.StatusCode.INVALID_ARGUMENT, details=(bad,))]
     code, out, err = run(capsys, "decide", request_file, "--server", server.target)
-    assert (code, out, err) == (2, "", f"letterwise: request file: {told}: expected something else\n")
+    assert (code, out, err.splitlines()[1:]) == (
+        2,
+        "",
+        [f"letterwise: {request_file}: {told}: expected something else"],
+    )
 
 
 def test_service_failure_ends_with_1(
@@ -235,11 +239,62 @@ def test_service_failure_ends_with_1(
     )
     server.servicer.refusals = [full]
     told = run(capsys, "decide", request_file, "--server", server.target)
-    assert told == (1, "", "letterwise: the queue is full (try again in 3 s)\n")
+    assert told[:2] == (1, "")
+    assert told[2].splitlines()[1:] == ["letterwise: the queue is full (try again in 3 s)"]
     code, out, err = run(capsys, "info", "--server", "127.0.0.1:1", "--timeout", "5")
     assert (code, out) == (1, "")
-    assert err.startswith("letterwise: no answer from the server at 127.0.0.1:1: ")
-    assert err.count("\n") == 1
+    assert err == "letterwise: cannot reach 127.0.0.1:1: connection refused; is the server running?\n"
+    server.servicer.hold = threading.Event()
+    code, out, err = run(capsys, "decide", request_file, "--server", server.target, "--timeout", "0.1")
+    late = f"no answer from {server.target} within 0.1 s; --timeout SECONDS sets another deadline"
+    assert (code, out, err.splitlines()[1:]) == (1, "", [f"letterwise: {late}"])
+
+
+@pytest.mark.parametrize("command", ["decide", "stream"])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_ignored_fields_are_named_on_one_line(
+    command: str, form: tuple[str, ...], server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error in a field's name is told, wherever the field stands; a body without one is not commented."""
+    noul = {"type": "noul", "instructions": "?"}
+    questions = {"a": noul, "b": {**noul, "criteria": {"yes": "y", "no\n": "n"}, "askif": {"a": "yes"}}}
+    path = tmp_path / "typo.json"
+    for body, line in (
+        (
+            {"state": "s", "questions": questions, "sample": 3},
+            "ignored: sample, questions.b.askif, questions.b.criteria.yes, questions.b.criteria.no\\n\n",
+        ),
+        ({"state": "s", "questions": {"a": noul}}, ""),
+    ):
+        path.write_text(json.dumps(body))
+        code, _, err = run(capsys, command, path, *form, "--server", server.target)
+        assert (code, err) == (0, line)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_stream_command_leaves_no_cancelled_call(
+    form: tuple[str, ...], server: Any, request_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client stays until the server has ended the call itself."""
+    assert run(capsys, "stream", request_file, *form, "--server", server.target)[0] == 0
+    assert server.servicer.left == [False]
+
+
+def test_wrong_address_or_deadline_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
+    """Said in the flag's words, with nothing of gRPC's or Python's own."""
+    for flag, value, told in (
+        ("--server", "http://localhost:50051", "expected host:port, such as localhost:50051"),
+        ("--server", "", "expected host:port, such as localhost:50051"),
+        ("--timeout", "x", "expected a number of seconds above 0"),
+        ("--timeout", "-1", "expected a number of seconds above 0"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["info", f"{flag}={value}"])
+        assert ended.value.code == 2
+        assert capfd.readouterr().err.splitlines()[-1] == f"letterwise info: error: argument {flag}: {value!r}: {told}"
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "\ncommands:\n    decide " in capfd.readouterr().out
 
 
 def test_command_is_installed_and_survives_a_closed_pipe(server: Any, request_file: Path) -> None:
@@ -252,60 +307,5 @@ def test_command_is_installed_and_survives_a_closed_pipe(server: Any, request_fi
         assert gone.stdout is not None
         assert gone.stderr is not None
         gone.stdout.close()
-        assert gone.stderr.read() == b""
+        assert gone.stderr.read() == b"ignored: seed, questions.angry.alone\n"
     assert gone.returncode == 1
-
-
-EVENTS: list[Event] = [
-    Accepted(4, 2900),
-    PrefixProgress(512, 687, 512),
-    PrefixProgress(687, 687, 512),
-    Answered(NoulAnswer("angry", 0.25, 0.5)),
-    Answered(ScoreAnswer("urgency", 1.5, (0.25, 0.5, 0.25), ("low", {"k": "é"}, "two\nlines\x1b[2J"), 0.5, 0.25)),
-    Answered(ChoiceAnswer("many", "o15", {f"o{i}": 0.3 if i == 15 else 0.007 for i in range(101)}, 0.5, 0.3)),
-    WasSkipped(Skipped("refund", "angry", "no", ("yes",))),
-    WasSkipped(Skipped("again", "refund", None, ("yes", "no", "maybe"))),
-]
-
-
-def test_terminal_shows_a_bar_for_each_option() -> None:
-    """Progress, bars and percentages are drawn; a long choice shows its most probable options and sums the rest."""
-    out = io.StringIO()
-    display = TerminalDisplay(Console(file=out, force_terminal=True, color_system=None, width=100, highlight=False))
-    for event in EVENTS:
-        display.show(event)
-    display.close()
-    text = out.getvalue()
-    lines = [line.rstrip() for line in text.splitlines()]
-    assert any("687 of 687 tokens, 512 reused" in line for line in lines)
-    assert "  yes ███████                      25.0%" in lines
-    assert "  no  █████████████████████        75.0%" in lines
-    assert any(line.startswith('  1 {"k": "é"}') and line.endswith("50.0%") for line in lines)
-    assert "\\n" in text
-    assert "\x1b[2J" not in text
-    many = lines[lines.index("many  o15, confidence 0.500, letter mass 0.300") + 1 :]
-    assert many[0].startswith("  o15 ")
-    assert many[MOST_ROWS] == f"  and {101 - MOST_ROWS} more, 62.3% together"
-    assert "refund  skipped, because angry answered no (asked only for yes)" in lines
-    assert "again  skipped, because refund was skipped (asked only for yes, no or maybe)" in lines
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
-
-
-def test_plain_lines_never_drive_a_terminal() -> None:
-    """Control characters of a level are escaped, and every event is told in whole lines."""
-    lines = [line for event in EVENTS for line in event_lines(event)]
-    assert "  0.250000 2 two\\nlines\\x1b[2J" in lines
-    assert all(line.isprintable() for line in lines)
-
-
-def test_display_suits_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bars in a terminal with rich; plain lines for a pipe, and where rich is missing."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    assert isinstance(open_display(Terminal()), TerminalDisplay)
-    assert isinstance(open_display(io.StringIO()), PlainDisplay)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert isinstance(open_display(Terminal()), PlainDisplay)

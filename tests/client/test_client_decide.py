@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
+import grpc
 import pytest
+from google.rpc import error_details_pb2
 
 from letterwise import (
     Accepted,
@@ -29,6 +32,9 @@ from letterwise import (
 from letterwise.v1 import decision_pb2
 
 WRONG: Any = 3  # where text is wanted
+TEXT: Any = "abc"  # where a list is wanted
+WRONG_MAPPING: Any = {"a": {1, 2}}
+NOTHING: Any = None
 STATE = {"z": 1, "a": ["é🙂", None]}
 QUESTIONS = {
     "angry": Noul("Is the customer angry?", yes="furious"),
@@ -158,14 +164,42 @@ def test_async_client_equals_the_sync_one(server: Any) -> None:
         (float("nan"), {"q": Noul("?")}, {}, "state"),
         ({"a": object()}, {"q": Noul("?")}, {}, "state"),
         ("half \ud800", {"q": Noul("?")}, {}, "state"),
-        ("s", {"q": Noul({1, 2})}, {}, "questions[0].instructions"),
+        ("s", {"q": Noul({1, 2})}, {}, "questions.q.instructions"),
         ("s", {"a": Noul("?"), "\udfff": Noul("?")}, {}, "questions[1].id"),
-        ("s", {"q": Choice("?", [Option("ok"), Option(WRONG)])}, {}, "questions[0].options[1].name"),
-        ("s", {"q": Choice("?", {"a": b"bytes"})}, {}, "questions[0].options[0].description"),
-        ("s", {"q": Score("?", ["low", float("inf")])}, {}, "questions[0].levels[1]"),
-        ("s", {"q": Noul("?", yes={"x": 1j})}, {}, "questions[0].yes"),
-        ("s", {"q": Noul("?", ask_if={"o": ["yes", WRONG]})}, {}, "questions[0].ask_if[0].answers[1]"),
-        ("s", {"q": "Is it?"}, {}, "questions[0]"),
+        ("s", {"q": Choice("?", [Option("ok"), Option(WRONG)])}, {}, "questions.q.options[1].name"),
+        ("s", {"q": Choice("?", {"a": b"bytes"})}, {}, "questions.q.options[0].description"),
+        ("s", {"q": Score("?", ["low", float("inf")])}, {}, "questions.q.levels[1]"),
+        ("s", {"q": Noul("?", yes={"x": 1j})}, {}, "questions.q.yes"),
+        ("s", {"q": Noul("?", ask_if={"o": ["yes", 0.5]})}, {}, "questions.q.ask_if.o"),
+        ("s", {"q": "Is it?"}, {}, "questions.q"),
+        ("s", {1: Noul("?")}, {}, "questions[0].id"),
+        ("s", {"q": Noul}, {}, "questions.q"),
+        ("s", {"q": Choice("?", WRONG)}, {}, "questions.q.options"),
+        ("s", {"q": Choice("?", TEXT)}, {}, "questions.q.options"),
+        ("s", {"q": Choice("?", [WRONG, WRONG])}, {}, "questions.q.options[0]"),
+        ("s", {"q": Choice("?", [Option("ok"), None])}, {}, "questions.q.options[1]"),
+        ("s", {"q": Score("?", WRONG)}, {}, "questions.q.levels"),
+        ("s", {"q": Score("?", TEXT)}, {}, "questions.q.levels"),
+        ("s", {"q": Score("?", WRONG_MAPPING)}, {}, "questions.q.levels"),
+        ("s", {"q": Noul("?", ask_if=["o"])}, {}, "questions.q.ask_if"),
+        ("s", {"q": Noul("?", ask_if={"o": None})}, {}, "questions.q.ask_if.o"),
+        ("s", {"q": Noul("?", ask_if={"o": 0.5})}, {}, "questions.q.ask_if.o"),
+        ("s", {"q": Noul("?", ask_if={1: "yes"})}, {}, "questions.q.ask_if.1"),
+        ("s", Noul("?"), {}, "questions"),
+        ("s", "Is it?", {}, "questions"),
+        ("s", None, {}, "questions"),
+        ("s", {"Is it?", "Was it?"}, {}, "questions"),
+        ("s", [Noul("?")], {}, "questions[0].id"),
+        ("s", [Noul("?", id=WRONG)], {}, "questions[0].id"),
+        ("s", [Noul("?", id="q"), "Is it?"], {}, "questions[1]"),
+        ("s", [Noul("?", id="q", yes=WRONG_MAPPING)], {}, "questions[0].yes"),
+        ("s", {"q": Noul("?")}, {"samples": "many"}, "samples"),
+        ("s", {"q": Noul("?")}, {"samples": 1.5}, "samples"),
+        ("s", {"q": Noul("?")}, {"model": 0}, "model"),
+        ("s", {"q": Noul("?")}, {"ask": 3}, "ask"),
+        ("s", {"q": Noul("?")}, {"timeout_seconds": 0}, "timeout_seconds"),
+        ("s", {"q": Noul("?")}, {"timeout_seconds": float("nan")}, "timeout_seconds"),
+        ("s", {"q": Noul("?")}, {"timeout_seconds": TEXT}, "timeout_seconds"),
         ("s", {"q": Noul("?")}, {"samples": 0}, "samples"),
         ("s", {"q": Noul("?")}, {"samples": True}, "samples"),
         ("s", {"q": Noul("?")}, {"ask": []}, "ask"),
@@ -178,8 +212,78 @@ def test_value_that_cannot_travel_names_its_field(
     """A value that the wire cannot carry is refused before anything is sent."""
     with Client(server.target) as client, pytest.raises(InvalidRequest) as refused:
         client.decide(state, questions, **keywords)
-    assert [violation.field for violation in refused.value.violations] == [field]
+    [violation] = refused.value.violations
+    assert violation.field == field
+    assert violation.description.startswith("expected ")
+    assert (str(refused.value), refused.value.code) == (f"{field}: {violation.description}", "INVALID_ARGUMENT")
+    with pytest.raises(InvalidRequest) as again:
+        asyncio.run(from_coroutine(server.target, state, questions, keywords))
+    assert again.value.violations == refused.value.violations
     assert server.servicer.requests == []
+
+
+async def from_coroutine(target: str, state: Any, questions: Any, keywords: dict[str, Any]) -> None:
+    async with AsyncClient(target) as client:
+        await client.decide(state, questions, **keywords)
+
+
+def test_plain_meanings_are_accepted(server: Any) -> None:
+    """One id for a list of one, a bool for yes or no, an index for a level, "auto" as in a file."""
+    questions = {
+        "a": Noul("?"),
+        "u": Score("?", ("low", "high")),
+        "b": Noul("?", ask_if={"a": True, "u": [0, "high", False]}),
+        "c": Choice("?", (name for name in "xy"), ask_if=None),
+        "d": Noul("?", ask_if=NOTHING),
+    }
+    with Client(server.target) as client:
+        client.decide("s", questions, samples="auto", ask="a")
+        client.decide("s", (question for question in [Noul("?", id="q")]), samples=10**12)
+    first, second = server.servicer.requests
+    assert [list(each.answers) for each in first.questions[2].ask_if] == [["yes"], ["0", "high", "no"]]
+    assert [option.name for option in first.questions[3].choice.options] == ["x", "y"]
+    assert (first.samples, list(first.ask), second.samples) == (1, ["a"], 2**32 - 1)
+    assert [question.id for question in second.questions] == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("questions[1].options[1].name", "questions.team.options[1].name"),
+        ("questions[3].ask_if[1].answers[0]", "questions.refund.ask_if.team"),
+        ("questions[2].id", "questions.urgency"),
+        ("questions[0]", "questions.angry"),
+        ("questions", "questions"),
+        ("questions[7].id", "questions[7].id"),
+    ],
+)
+def test_refusal_of_the_server_is_told_in_the_callers_paths(path: str, told: str, server: Any, refusal: Any) -> None:
+    """Questions by id are named by id, from both kinds of call; questions in a list by their place."""
+    bad = error_details_pb2.BadRequest()
+    bad.field_violations.add(field=path, description="expected something else")
+    server.servicer.refusals = [refusal(grpc.StatusCode.INVALID_ARGUMENT, details=(bad,)) for _ in range(3)]
+    with Client(server.target) as client:
+        for questions, field in ((QUESTIONS, told), ([Noul("?", id="q")], path)):
+            with pytest.raises(InvalidRequest) as refused:
+                client.decide("s", questions)
+            assert [violation.field for violation in refused.value.violations] == [field]
+        with pytest.raises(InvalidRequest, match=re.escape(told)):
+            list(client.decide_stream("s", QUESTIONS))
+
+
+def test_stream_is_left_when_the_server_has_ended_it(server: Any) -> None:
+    """Whoever stops at the completed event has still let the call end well; so has the asynchronous client."""
+
+    async def gathered() -> None:
+        async with AsyncClient(server.target) as client, client.decide_stream("s", QUESTIONS) as events:
+            async for event in events:
+                if event.kind == "completed":
+                    break
+
+    with Client(server.target) as client:
+        gather(client.decide_stream("s", QUESTIONS))
+    asyncio.run(gathered())
+    assert server.servicer.left == [False, False]
 
 
 @pytest.mark.parametrize("client_class", [Client, AsyncClient])
