@@ -34,7 +34,7 @@ def _recorded(self: Reader, *given: Any) -> Iterator[list[TailScores]]:
 
 def load() -> tuple[dict[str, Any], Any]:
     Reader.read = _recorded  # type: ignore[method-assign, assignment]
-    engine = Engine(EngineConfig(prefix_store_records=2))
+    engine = Engine(EngineConfig(prefix_store_records=2, job_deadline_seconds=3600.0))
     engine.start()
     info = engine.wait_ready()
     return {"blas": info.blas, "style": info.prompt_style}, lambda case: _answer(engine, case)
