@@ -68,7 +68,7 @@ def test_size_reads_units(text: str, size: int) -> None:
         ("--port", "-1", "from 0 to 65535"),
         ("--port", "http", "a whole number"),
         ("--port", "9" * 30, "a whole number"),
-        ("--host", " ", "some text"),
+        ("--host", " ", "some printable text"),
         ("--drain-seconds", "-1", "a number of seconds"),
         ("--drain-seconds", "nan", "a number of seconds"),
         ("--keepalive-seconds", "0", "above 0"),
@@ -88,6 +88,8 @@ def test_server_setting_that_is_wrong_names_flag_and_expectation(flag: str, valu
 @pytest.mark.parametrize(
     ("flag", "value", "expected"),
     [
+        ("--alias", "bad\udcff", "some printable text"),
+        ("--queue-jobs", "5000000000", "a whole number"),
         ("--prompt-style", "round", "one of auto, bracket, plain"),
         ("--prefix-store", "yes", "one of on, off"),
         ("--max-samples", "0", "from 1 to 1024"),

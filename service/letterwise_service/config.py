@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "LETTERWISE_"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_MOST = 2**31 - 1  # what every counter of the contract can hold
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -31,9 +32,9 @@ def _setting(default: T, help: str, parse: Callable[[str], T]) -> T:
     return field
 
 
-def _whole(low: int, high: int = 2**53) -> Callable[[str], int]:
+def _whole(low: int, high: int = _MOST) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        expected = f"a whole number from {low} to {high}" if high < 2**53 else f"a whole number, {low} or more"
+        expected = f"a whole number from {low} to {high}" if high < _MOST else f"a whole number, {low} or more"
         if not re.fullmatch(r"[+-]?\d{1,18}", text) or not low <= int(text) <= high:
             raise ValueError(expected)
         return int(text)
@@ -78,8 +79,8 @@ def _on_off(text: str) -> bool:
 
 
 def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("some text")
+    if not text.strip() or not text.isprintable():  # bytes that are no UTF-8 come as lone surrogates
+        raise ValueError("some printable text")
     return text
 
 

@@ -211,7 +211,7 @@ def _described(parts: _Parts, model: str, path: Path, alias: str | None) -> Load
         model=parts.model,
         tokenizer=parts.tokenizer,
         config=parts.config,
-        name=alias or own,
+        name=(alias or own).encode("utf-8", "replace").decode(),  # a path may hold bytes that are no text
         names=tuple(names),
         architecture=str(parts.config["model_type"]),
         context_tokens=_context_tokens(parts.config, parts.tokenizer),
