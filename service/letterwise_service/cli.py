@@ -212,7 +212,7 @@ def _vectors(flags: argparse.Namespace) -> int:
 
     try:
         document = json.loads(_read(flags.file))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandFailed(f"{flags.file} is not JSON: {error}") from None
     results = vectors.replay(document)
     failures = [result for result in results if not result.passed]

@@ -45,6 +45,8 @@ def _whole(low: int, high: int = _MOST) -> Callable[[str], int]:
 def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d{1,9}(\.\d+)?", text):
         raise ValueError("a number of seconds, such as 30 or 0.5")
+    if float(text) > _MOST // 1000:  # gRPC counts in milliseconds
+        raise ValueError(f"a number of seconds up to {_MOST // 1000}")
     return float(text)
 
 
@@ -58,7 +60,15 @@ def _size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None or int(size := float(match[1]) * _unit(match[2], match[3])) < 1:
         raise ValueError("a size above 0, such as 512MB, 2GiB or a number of bytes")
+    if size >= 2**63:
+        raise ValueError("a size that a machine can have")
     return int(size)
+
+
+def _message_size(text: str) -> int:
+    if not 1024 <= (size := _size(text)) <= _MOST:
+        raise ValueError("a size from 1KiB to 2147483647 bytes")
+    return size
 
 
 def _unit(letter: str, binary: str) -> int:
@@ -129,6 +139,9 @@ class EngineConfig:
     check_store_when_idle: bool = _setting(
         False, "on or off: walk the store whenever nothing runs, and stop if it is not whole; for tests", _on_off
     )
+    decision_tokens: int = _setting(
+        1_000_000, "the most prompt tokens of one decision, each of its prompts counted in full", _whole(1)
+    )
     queue_jobs: int = _setting(256, "the most decisions waiting or running; more are refused at once", _whole(1))
     queue_tokens: int = _setting(4_000_000, "the most prompt tokens waiting or running", _whole(1))
     job_deadline_seconds: float = _setting(
@@ -144,7 +157,7 @@ class ServerConfig:
     host: str = _setting("127.0.0.1", "the address to listen on; 0.0.0.0 for every interface", _text)
     port: int = _setting(50051, "the port to listen on; 0 picks a free one", _whole(0, 65_535))
     drain_seconds: float = _setting(30.0, "how long running decisions may go on once a stop is asked for", _seconds)
-    max_message_bytes: int = _setting(16 * 2**20, "the largest request, such as 16MiB", _size)
+    max_message_bytes: int = _setting(16 * 2**20, "the largest request, such as 16MiB", _message_size)
     keepalive_seconds: float = _setting(
         60.0, "how long a connection may be silent before it is probed", _positive_seconds
     )

@@ -130,3 +130,38 @@ def test_state_alone_is_refused_when_too_long(tokens: PromptTokens) -> None:
     assert admission(tokens, context=prefix + 128).admit_state("x" * 500)
     with pytest.raises(TooLong, match="context"):
         admission(tokens, context=prefix + 127).admit_state("x" * 500)
+
+
+class CountingTokens:
+    """The real tokens, counting the texts that were tokenised."""
+
+    def __init__(self, tokens: Any) -> None:
+        self._tokens, self.texts = tokens, 0
+
+    def opening(self, message: str) -> Any:
+        self.texts += 1
+        return self._tokens.opening(message)
+
+    def messages(self, messages: Any) -> Any:
+        self.texts += len(messages)
+        return self._tokens.messages(messages)
+
+
+@pytest.mark.parametrize(
+    ("request_", "texts"),
+    [
+        (DecisionRequest("late " * 100_000, (Noul("q", "Late?"),)), 0),
+        (DecisionRequest("late " * 200, (Noul("q", "Late?"),)), 1),
+        (DecisionRequest("late", tuple(Noul(f"q{i}", "Late?") for i in range(200)), samples=32), 1),
+        (DecisionRequest("late", (Noul("q", "Late? " * 20_000),)), 1),
+    ],
+    ids=["bytes of the state", "tokens of the state", "passes together", "bytes of a question"],
+)
+def test_refused_requests_are_refused_before_their_work(request_: DecisionRequest, texts: int) -> None:
+    """What is too much is refused with its numbers before the text that makes it too much is tokenised."""
+    tokens = CountingTokens(PromptTokens(byte_tokenizer()))
+    admission = Admission(tokens, Budgets(900, 900, decision_tokens=100_000), "plain")  # type: ignore[arg-type]
+    with pytest.raises(TooLong) as caught:
+        admission.admit(request_)
+    assert caught.value.tokens > caught.value.limit_tokens
+    assert tokens.texts == texts

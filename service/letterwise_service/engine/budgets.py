@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..errors import TooLong
-from ..method.decision import Decision, bound_passes, count_passes
+from ..method.decision import bound_passes, count_passes
 from ..method.prompt import state_message
 from ..method.request import DecisionRequest, Json
 from .packing import FORWARD_TOKENS
 from .tokens import Encoded, PromptTokens, common_start
 
 Ids: TypeAlias = tuple[int, ...]
+# More bytes to a token than real text has, so that a text past it is refused unread: tokenising is work, too.
+BYTES_PER_TOKEN = 64
 # Every pass continues the state with the same words, so any continuation splits the prompt at the same place.
 _ANY_QUESTION = "\n\nQuestion: Is it so?\nOptions:\n"
 
@@ -40,10 +42,35 @@ class Permit:
 
 @dataclass(frozen=True)
 class Budgets:
-    """How long a prompt may be. `memory_tokens`: what fits beside the model, `context_tokens`: what it was made for."""
+    """How long a prompt may be: `context_tokens`, what the model was made for; `memory_tokens`, what fits beside it.
+
+    decision_tokens: how many the prompts of one decision may have together.
+    """
 
     context_tokens: int
     memory_tokens: int
+    decision_tokens: int = 2**31
+
+    def check_text(self, text: str) -> None:
+        """Raises TooLong for a text that no prompt can hold, without tokenising it."""
+        size = len(text.encode("utf-8", "surrogatepass"))
+        if size > BYTES_PER_TOKEN * self.context_tokens:
+            raise TooLong(
+                f"a prompt would have {size} bytes of text; with {self.context_tokens} tokens of context, "
+                f"at most {BYTES_PER_TOKEN * self.context_tokens} are looked at",
+                tokens=size // BYTES_PER_TOKEN,
+                limit_tokens=self.context_tokens - FORWARD_TOKENS,
+            )
+
+    def check_all(self, tokens: int) -> None:
+        """Raises TooLong when a decision's prompts, each counted in full, have more tokens than one may have."""
+        if tokens > self.decision_tokens:
+            raise TooLong(
+                f"the decision's prompts have {tokens} tokens together; one decision takes {self.decision_tokens}: "
+                "ask fewer questions at once, or average fewer orders",
+                tokens=tokens,
+                limit_tokens=self.decision_tokens,
+            )
 
     def check(self, tokens: int) -> None:
         """Raises TooLong unless a prompt of `tokens` fits both with room for one forward past it."""
@@ -68,31 +95,45 @@ class Admission:
         self._style = style
 
     def admit(self, request: DecisionRequest) -> Permit:
-        """Tokenises every pass that can be known and bounds the rest. Raises TooLong."""
-        bound = [one.text for one in bound_passes(request, style=self._style)]
-        first = [one.text for one in Decision(request, style=self._style).ready()]
-        texts = list(dict.fromkeys([*bound, *first]))
+        """Tokenises each pass in one order, the state first, and bounds the rest. Raises TooLong.
+
+        What is refused is refused before the work that it would have made: a state that does not fit before any pass
+        is written, passes too many for one decision before any is tokenised.
+        """
         state = state_message(request.state)
-        opening, encoded = self._tokens.opening(state), self._tokens.messages(texts)
+        opening = self._opening(state)
+        passes = count_passes(request)
+        self._budgets.check_all(len(opening.ids) * passes)
+        texts = list(dict.fromkeys(one.text for one in bound_passes(request, style=self._style)))
+        for text in texts:
+            self._budgets.check_text(text)
+        encoded = self._tokens.messages(texts)
         self._budgets.check(max(len(e.ids) for e in encoded))
+        prompt_tokens = sum(len(e.ids) for e in encoded) * request.samples
+        self._budgets.check_all(prompt_tokens)
         prefix = _prefix(opening, encoded[0])
-        lengths = dict(zip(texts, (len(e.ids) for e in encoded), strict=True))
         return Permit(
             request=request,
             prefix=prefix,
             tails={text: _tail(prefix, e) for text, e in zip(texts, encoded, strict=True)},
-            passes=count_passes(request),
-            prompt_tokens=sum(lengths[text] for text in bound) * request.samples,
-            neutralized=_count_neutralized(opening, encoded[: len(dict.fromkeys(bound))]),
+            passes=passes,
+            prompt_tokens=prompt_tokens,
+            neutralized=_count_neutralized(opening, encoded),
         )
 
     def admit_state(self, state: Json) -> Permit:
         """A permit to read a state's prefix alone. Raises TooLong."""
         message = state_message(state)
-        opening = self._tokens.opening(message)
+        opening = self._opening(message)
         prefix = _prefix(opening, self._tokens.messages([message + _ANY_QUESTION])[0])
-        self._budgets.check(len(prefix))
         return Permit(None, prefix, {}, passes=0, prompt_tokens=len(prefix), neutralized=opening.neutralized)
+
+    def _opening(self, message: str) -> Encoded:
+        """The prompt up to the state's end, once it is known to fit."""
+        self._budgets.check_text(message)
+        opening = self._tokens.opening(message)
+        self._budgets.check(len(opening.ids))
+        return opening
 
 
 def tail_ids(permit: Permit, tokens: PromptTokens, text: str) -> Ids:

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -18,7 +18,7 @@ from ..errors import Cancelled, DeadlineExceeded, LetterwiseError
 from ..method.answers import Skipped
 from ..method.decision import Decision, Outcome, Pass, Reading
 from ..method.prompt import PROMPT_FORMAT_VERSION
-from .budgets import Permit, tail_ids
+from .budgets import Ids, Permit, tail_ids
 from .events import (
     Accepted,
     Answered,
@@ -39,6 +39,8 @@ from .views import Cache
 
 _log = logging.getLogger(__name__)
 _numbers = count(1)
+# Prompts that a job may tokenise on the engine thread in one turn.
+_TOKENISED_A_TURN = 8
 
 
 @dataclass(frozen=True)
@@ -168,10 +170,10 @@ class _Steps:
                 raise
         return reader.sealed(cache)
 
-    def _decide(self, decision: Decision, cache: Cache) -> Iterator[None]:
+    def _decide(self, decision: Decision, cache: Cache) -> Generator[None, None, None]:
         self._report(decision.open())
         while passes := decision.ready():
-            tails = [tail_ids(self._permit, self._served.tokens, one.text) for one in passes]
+            tails = yield from self._tails(passes)
             self._passes += len(passes)
             self._prompt_tokens += sum(len(self._permit.prefix) + len(tail) for tail in tails)
             for scores in self._served.reader.read(self._permit.prefix, cache, tails, self._work):
@@ -180,6 +182,17 @@ class _Steps:
                 if decision.finished:
                     return
                 yield
+
+    def _tails(self, passes: Sequence[Pass]) -> Generator[None, None, list[Ids]]:
+        """The passes' tails. Those not known at admission are tokenised a few a turn: others wait meanwhile."""
+        tails, tokenised = [], 0
+        for one in passes:
+            tokenised += one.text not in self._permit.tails
+            tails.append(tail_ids(self._permit, self._served.tokens, one.text))
+            if tokenised >= _TOKENISED_A_TURN:
+                tokenised = 0
+                yield
+        return tails
 
     def _report(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:

@@ -38,7 +38,8 @@ class JobQueue:
             if self._refusal is not None:
                 raise self._refusal("the service takes no new decisions now")
             if self._jobs() >= self._max_jobs or (self._tokens and self._tokens + _size(job) > self._max_tokens):
-                raise QueueFull(f"{self._jobs()} decisions are waiting", retry_after_seconds=self._retry_seconds())
+                here = f"{self._jobs()} decisions with {self._tokens} prompt tokens"
+                raise QueueFull(f"{here} are waiting or running", retry_after_seconds=self._retry_seconds())
             self._waiting.append(job)
             self._tokens += _size(job)
             self._changed.notify_all()

@@ -152,7 +152,13 @@ class Engine:
     def _load(self) -> None:
         from .warm import warm  # the first import of MLX: on this thread
 
-        warmed = warm(self._config)
+        try:
+            warmed = warm(self._config)
+        except LetterwiseError:
+            raise
+        except Exception as error:  # a broken model may fail anywhere in the libraries that read it
+            _log.debug("the model could not be loaded", exc_info=True)
+            raise LoadFailed(f"the model could not be loaded: {type(error).__name__}: {error}") from error
         self._served, self._admission, self._info = warmed.served, warmed.admission, warmed.info
         self._ready.set()
 

@@ -22,6 +22,8 @@ _PROBE = (
 )
 # Reasoning blocks by their spelling, for templates whose tokenizer does not name its own.
 _REASONING = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<|channel>thought", "<channel|>"))
+# Texts that one caller tokenises before it lets another.
+_TEXTS_A_TURN = 16
 _WORD_JOINER = "\u2060"
 
 
@@ -73,10 +75,15 @@ class PromptTokens:
         return self._encode_all([(message, "")])[0]
 
     def _encode_all(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
-        with self._lock:
-            rendered = [self._envelope.header + message + footer for message, footer in pairs]
-            ids = self._encode_texts(rendered)
-            return [self._safely(message, footer, plain) for (message, footer), plain in zip(pairs, ids, strict=True)]
+        found: list[Encoded] = []
+        for start in range(0, len(pairs), _TEXTS_A_TURN):  # other callers have their turn between
+            with self._lock:
+                found += self._encode_some(pairs[start : start + _TEXTS_A_TURN])
+        return found
+
+    def _encode_some(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
+        ids = self._encode_texts([self._envelope.header + message + footer for message, footer in pairs])
+        return [self._safely(message, footer, plain) for (message, footer), plain in zip(pairs, ids, strict=True)]
 
     def _safely(self, message: str, footer: str, ids: Sequence[int]) -> Encoded:
         """`ids`, unless the message spells control tokens: then the ids that it has as plain text.

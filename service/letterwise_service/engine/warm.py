@@ -96,7 +96,11 @@ def _tier(probe: views.Cache, manner: Manner) -> str:
 def _budgets(probe: views.Cache, loaded: LoadedModel, config: EngineConfig) -> Budgets:
     bytes_per_token = max(1, views.nbytes(probe) // _PROBE_TOKENS)
     memory_tokens = int(_free_bytes() * _DECISION_SHARE / (2 * bytes_per_token))  # the prefix, and a tail's copy of it
-    return Budgets(config.context_tokens or loaded.context_tokens, memory_tokens)
+    return Budgets(
+        config.context_tokens or loaded.context_tokens,
+        memory_tokens,
+        min(config.decision_tokens, config.queue_tokens),
+    )
 
 
 def _store(config: EngineConfig, loaded: LoadedModel, *, tier: str) -> PrefixStore:

@@ -189,6 +189,8 @@ def _condition_problem(
         return "expected another question, not the question itself"
     if dependency not in named:
         return f"expected the id of a question of this request, not {shown(dependency)!r}"
+    if len(set(wanted)) < len(wanted):
+        return "expected each answer once"
     return None if wanted else "expected at least one answer"
 
 

@@ -17,9 +17,13 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
+from grpc_status import rpc_status
 
 from .. import metrics
+from ..errors import MalformedBody
 from .logs import request_id
+from .status import refusal_of
 
 _log = logging.getLogger(__name__)
 
@@ -49,22 +53,35 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _wrapped(handler: _Handler, around: _Around) -> _Handler:
-    async def unary(request: Any, context: Any) -> Any:
+    async def unary(body: bytes, context: Any) -> Any:
         async with around(context) as sent:
+            request = await _parsed(handler, body, context)
             reply = await handler.unary_unary(request, context)
             sent()
             return reply
 
-    async def stream(request: Any, context: Any) -> AsyncGenerator[Any, None]:
-        async with around(context) as sent, aclosing(handler.unary_stream(request, context)) as replies:
-            async for reply in replies:
-                yield reply
-                sent()
+    async def stream(body: bytes, context: Any) -> AsyncGenerator[Any, None]:
+        async with around(context) as sent:
+            request = await _parsed(handler, body, context)
+            async with aclosing(handler.unary_stream(request, context)) as replies:
+                async for reply in replies:
+                    yield reply
+                    sent()
 
-    coders = {"request_deserializer": handler.request_deserializer, "response_serializer": handler.response_serializer}
+    # The bytes are parsed in here: what cannot be parsed is then a caller's error, counted and logged like any other.
+    coders = {"request_deserializer": None, "response_serializer": handler.response_serializer}
     if handler.response_streaming:
         return grpc.unary_stream_rpc_method_handler(stream, **coders)
     return grpc.unary_unary_rpc_method_handler(unary, **coders)
+
+
+async def _parsed(handler: _Handler, body: bytes, context: Any) -> Any:
+    try:
+        return handler.request_deserializer(body)
+    except DecodeError:
+        refusal = refusal_of(MalformedBody("the message is not one that this method takes, or its text is not UTF-8"))
+        status = rpc_status.to_status(refusal.status)
+        await context.abort(status.code, status.details, (*context.trailing_metadata(), *status.trailing_metadata))
 
 
 @asynccontextmanager

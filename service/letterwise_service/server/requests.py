@@ -13,7 +13,9 @@ from google.protobuf.message import Message
 from letterwise.v1 import decision_pb2 as pb
 
 from ..config import EngineConfig
-from ..errors import InvalidRequest, MalformedBody, Violation
+from ..engine.budgets import BYTES_PER_TOKEN
+from ..engine.events import ModelInfo
+from ..errors import InvalidRequest, MalformedBody, TooLong, Violation
 from ..method import jsontext, validation
 from ..method.paths import GrpcPaths
 from ..method.request import Choice, DecisionRequest, Json, Noul, Option, Question, Score
@@ -32,6 +34,27 @@ def decision_of(request: pb.DecideRequest, config: EngineConfig) -> DecisionRequ
     reading.check()
     validation.check(decision, GrpcPaths(), limits)
     return decision
+
+
+def check_sizes(request: pb.DecideRequest, config: EngineConfig, model: ModelInfo) -> None:
+    """Refuses what is too much before any of it is read. Raises TooLong and InvalidRequest."""
+    if len(request.questions) > config.max_questions:
+        expected = f"expected at most {config.max_questions} questions, not {len(request.questions)}"
+        raise InvalidRequest([Violation("questions", expected)])
+    check_size("state", request.state, model)
+    for index, question in enumerate(request.questions):
+        check_size(f"questions[{index}]", question, model)
+
+
+def check_size(path: str, message: Message, model: ModelInfo) -> None:
+    """Refuses a field with more bytes than the model's context could hold. Raises TooLong."""
+    size, limit = message.ByteSize(), BYTES_PER_TOKEN * model.context_tokens
+    if size > limit:
+        raise TooLong(
+            f"{path}: has {size} bytes; with {model.context_tokens} tokens of context, at most {limit} are looked at",
+            tokens=size // BYTES_PER_TOKEN,
+            limit_tokens=model.context_tokens - model.forward_tokens,
+        )
 
 
 def state_of(request: pb.PrewarmRequest) -> Json:

@@ -22,6 +22,7 @@ from ..config import EngineConfig, ServerConfig
 from ..engine.events import Answered, Completed, Event, ModelInfo, WasSkipped
 from ..errors import EngineDown
 from ..method.answers import Answer, Skipped
+from ..method.request import DecisionRequest
 from . import replies, requests
 from .bridge import Bridge, Engine
 from .status import refusal_of
@@ -55,8 +56,7 @@ class DecisionServicer(decision_pb2_grpc.DecisionServiceServicer):
     async def Decide(self, request: pb.DecideRequest, context: Context) -> pb.DecideResponse:
         """One state and its questions, answered together."""
         async with self._answering(context):
-            decision = requests.decision_of(request, self._engine_config)
-            permit = await asyncio.to_thread(self._engine.admit, decision)
+            decision, permit = await asyncio.to_thread(self._admitted, request)
             outcomes, completed = await self._whole(permit, context)
             return replies.decision_of(decision, outcomes, completed)
 
@@ -65,8 +65,7 @@ class DecisionServicer(decision_pb2_grpc.DecisionServiceServicer):
     ) -> AsyncGenerator[pb.DecideStreamResponse, None]:
         """The same decision as events, each as soon as it is known."""
         async with self._answering(context):
-            decision = requests.decision_of(request.request, self._engine_config)
-            permit = await asyncio.to_thread(self._engine.admit, decision)
+            _, permit = await asyncio.to_thread(self._admitted, request.request)
             async with aclosing(self._events(permit, context)) as events:
                 async for event in events:
                     yield replies.event_of(event)
@@ -74,7 +73,7 @@ class DecisionServicer(decision_pb2_grpc.DecisionServiceServicer):
     async def Prewarm(self, request: pb.PrewarmRequest, context: Context) -> pb.PrewarmResponse:
         """Reads a state before its questions arrive."""
         async with self._answering(context):
-            permit = await asyncio.to_thread(self._engine.admit_state, requests.state_of(request))
+            permit = await asyncio.to_thread(self._admitted_state, request)
             _, completed = await self._whole(permit, context)
             return replies.prewarmed_of(completed)
 
@@ -83,6 +82,16 @@ class DecisionServicer(decision_pb2_grpc.DecisionServiceServicer):
         async with self._answering(context) as model:
             store = None if model.problem else self._engine.describe_store()
             return replies.info_of(model, store, self._engine_config, self._server_config)
+
+    def _admitted(self, request: pb.DecideRequest) -> tuple[DecisionRequest, Any]:
+        """The decision and its permit; on a worker thread, since a request's text may be long."""
+        requests.check_sizes(request, self._engine_config, self._warm())
+        decision = requests.decision_of(request, self._engine_config)
+        return decision, self._engine.admit(decision)
+
+    def _admitted_state(self, request: pb.PrewarmRequest) -> Any:
+        requests.check_size("state", request.state, self._warm())
+        return self._engine.admit_state(requests.state_of(request))
 
     def _events(self, permit: Any, context: Context) -> AsyncGenerator[Event, None]:
         return self._bridge.events(permit, context.time_remaining())
