@@ -155,7 +155,7 @@ def test_death_of_the_thread_leaves_nobody_waiting(folder: Path, monkeypatch: py
         target, name = {
             "start": (Job, "start"),
             "forward": (Reader, "read"),
-            "prefix": (Reader, "prefill"),
+            "prefix": (Reader, "extend"),
             "turn": (type(dying._queue), "turn"),
         }[stage]
         monkeypatch.setattr(target, name, kill)
