@@ -186,6 +186,7 @@ def long_run(architecture: str, decisions: int, states: int, budget_bytes: int) 
         bounds, rng = Bounds(engine), random.Random(5)
         texts = [words(40, seed=i % 50) + " " + words(rng.randrange(10, 80), seed=1000 + i) for i in range(states)]
         resident: list[int] = []
+        active: list[int] = []
         compared = wrong = done = 0
         while done < decisions:
             chosen = [texts[min(int(rng.expovariate(4 / states)), states - 1)] for _ in range(8)]
@@ -198,10 +199,9 @@ def long_run(architecture: str, decisions: int, states: int, budget_bytes: int) 
                 compared += 1
                 wrong += flight[-1].answers != answers(cold, chosen[-1])
                 resident.append(resident_bytes())
+                active.append(active_bytes())
             done += len(flight)
         info = engine.check_store()
-    settled = resident[len(resident) // 5 :] or resident
-    third = max(1, len(settled) // 3)
     return {
         "decisions": done,
         "looks": bounds.looks,
@@ -214,8 +214,9 @@ def long_run(architecture: str, decisions: int, states: int, budget_bytes: int) 
         "evicted": info.evicted,
         "compared": compared,
         "wrong": wrong,
-        "resident_megabytes": statistics.median(settled[-third:]) / 2**20,
-        "resident_growth": statistics.median(settled[-third:]) / statistics.median(settled[:third]),
+        "resident_megabytes": resident[-1] / 2**20,
+        "resident_growth": growth(resident),
+        "arrays_growth": growth(active),
     }
 
 
@@ -237,6 +238,20 @@ def answers(engine: Engine, state: str) -> dict[str, Any]:
     engine.submit(engine.admit(DecisionRequest(state, (LATE, WHICH))), waiting)
     waiting.completed()
     return waiting.answers
+
+
+def growth(samples: list[int]) -> float:
+    """The last third over the first one, once the first fifth is past: MLX keeps freed buffers, up to its limit."""
+    settled = samples[len(samples) // 5 :] or samples
+    third = max(1, len(settled) // 3)
+    return statistics.median(settled[-third:]) / statistics.median(settled[:third])
+
+
+def active_bytes() -> int:
+    """Bytes of every array that MLX holds: the models, the stores, what jobs compute."""
+    from letterwise_service.engine.backend import mx
+
+    return int(mx.get_active_memory())
 
 
 def resident_bytes() -> int:

@@ -62,7 +62,7 @@ def cold(architecture: str, state: str) -> Any:
 
 
 def decided(served: Served, state: str) -> tuple[Any, Diagnostics]:
-    job, heard = make(LATE, WHICH, state=state)
+    job, heard = make(LATE, WHICH, state=state, seconds=600.0)
     finish(job, served)
     told = heard.completed().diagnostics
     progress = [event for event in heard.events if isinstance(event, PrefixProgress)]

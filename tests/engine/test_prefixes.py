@@ -132,7 +132,7 @@ def test_eviction_frees_the_memory(tier: str) -> None:
     """MLX holds what the store says it holds, to the page, and gets back all that is evicted or cleared."""
     tokens, page = 40 * FORWARD_TOKENS, 16_384
     kept = store(tier, chunks=100)
-    gc.collect()  # what earlier tests left must not go meanwhile
+    gc.collect()  # other tests' models
     before = mx.get_active_memory()
     for chunk in range(6):
         read(kept, state(*[chunk + 10] * 40))

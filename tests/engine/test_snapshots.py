@@ -301,7 +301,7 @@ def test_pinned_records_are_not_evicted_and_nothing_is_in_vain() -> None:
 def test_records_hold_no_more_than_they_count() -> None:
     """Neither a buffer's spare room nor the array that a state is a slice of lives on in a record."""
     one, ids = shelf(), state(1, 2, 3)
-    gc.collect()  # what earlier tests left must not go meanwhile
+    gc.collect()  # other tests' models
     before = mx.get_active_memory()
     lease = one.take("s", ids)
     big = mx.zeros((1, 500_000, 5))
