@@ -73,7 +73,7 @@ def test_budgets_follow_context_and_memory(warmed: Warm, monkeypatch: pytest.Mon
     monkeypatch.setattr(warm_module, "available_bytes", lambda: 1 << 30)
     one = warmed()
     per_token = 4 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, bytes
-    assert budgets_of(one) == Budgets(2048, (1 << 29) // (2 * per_token))
+    assert budgets_of(one) == Budgets(2048, (1 << 29) // (2 * per_token), decision_tokens=1_000_000)
     assert one.served is not None
     assert one.served.store.describe().budget_bytes == 1 << 28
     small = warmed(context_tokens=512)
