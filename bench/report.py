@@ -165,7 +165,7 @@ def inside(results: Results) -> str:
 def growth(results: Results) -> str:
     rows: list[list[str]] = []
     before: dict[str, Any] | None = None
-    for row in results.get("growth", ()):
+    for row in results["growth"] if "rounds_growth" in results else ():
         step = before if before and before["axis"] == row["axis"] else None
         rows.append(
             [
@@ -173,8 +173,8 @@ def growth(results: Results) -> str:
                 f"{row['value']:,}",
                 f"{row['computed_tokens']:,.0f}",
                 f"{row['seconds']:.2f} s",
-                *([f"{_step(row, step, key):.2f}" for key in _STEPS] if step else [""] * 3),
-                f"{_step(row, step, 'seconds') / _step(row, step, 'operations'):.2f}" if step else "",
+                *([f"{_step(row, step, key):.2f}" for key in _STEPS] if step else [""] * len(_STEPS)),
+                f"{_step(row, step, 'seconds') / _step(row, step, _STEPS[-1]):.2f}" if step else "",
             ]
         )
         before = row

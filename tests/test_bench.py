@@ -163,34 +163,42 @@ def test_chart_draws_every_step() -> None:
     assert drawn.count("polyline") == len(growth.AXES)
 
 
-def test_results_have_every_key_of_every_claim(results: dict[str, Any]) -> None:
-    """Each goal's ratio is there with its two medians, and each list with its rows."""
-    for key in report.GOALS:
-        assert len(results[f"{key}_medians"]) == 2, key
-    assert {row["axis"] for row in results["growth"]} == set(growth.AXES)
-    assert [row["forward_tokens"] for row in results["forward_sizes"]] == [64, 128, 256]
-    assert results["profile"][0]["part"] == "whole"
+def test_results_have_every_key_of_every_table_that_was_run(results: dict[str, Any]) -> None:
+    """A table that was run (`rounds_NAME`) has its goals' ratios, each with its two medians, or its rows."""
+    run = {name for name in BENCHES if f"rounds_{name}" in results}
+    assert run
+    owners = {"grouped_over_single_20": "grouping", "decision_over_gemm": "gemm"}
+    for key in (key for key in report.GOALS if owners.get(key, "decisions") in run):
+        peer = key.partition("_over_ours")[0]
+        assert f"missing_{peer}" in results or len(results[f"{key}_medians"]) == 2, key
+    if "growth" in run:
+        assert {row["axis"] for row in results["growth"]} == set(growth.AXES)
+    if "forward_sizes" in run:
+        assert [row["forward_tokens"] for row in results["forward_sizes"]] == [64, 128, 256]
+    if "profile" in run:
+        assert results["profile"][0]["part"] == "whole"
 
 
 def test_results_are_the_quotients_of_their_medians(results: dict[str, Any]) -> None:
     """Every ratio follows from what stands beside it, the one per token apart."""
     ratios = [key for key in results if f"{key}_medians" in results and key != "five_over_one_per_token_cold"]
-    assert len(ratios) > 20
+    assert ratios
     for key in ratios:
         over, under = results[f"{key}_medians"]
         assert results[key] == pytest.approx(over / under), key
 
 
 def test_results_name_every_peer_or_why_it_is_missing(results: dict[str, Any]) -> None:
-    """A peer has its numbers, or a reason."""
-    for peer in decisions.PEERS:
+    """Once the decisions were run, a peer has its numbers, or a reason."""
+    for peer in decisions.PEERS if "rounds_decisions" in results else ():
         assert f"{peer}_over_ours_20_cold" in results or results[f"missing_{peer}"]
 
 
 def test_readme_tables_are_those_of_the_results(results: dict[str, Any]) -> None:
     """What stands between the markers is made of results.json, and so is the plot."""
     assert report.generated(report.README.read_text()) == report.tables(results, report.TABLES).strip()
-    assert report.CHART.read_text() == chart.svg(results["growth"])
+    if "growth" in results:
+        assert report.CHART.read_text() == chart.svg(results["growth"])
 
 
 def test_readme_and_results_name_no_path(results: dict[str, Any]) -> None:
