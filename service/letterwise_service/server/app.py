@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SERVICE = decision_pb2.DESCRIPTOR.services_by_name["DecisionService"].full_name
+# How long callers who have not heard of the drain yet are still answered, with its refusal.
+_NEWS_SECONDS = 0.25
 # Long enough for a refusal that has been written to leave the socket.
 _LAST_WORDS_SECONDS = 0.1
 # How long the open calls of a dead engine may take to end with UNAVAILABLE.
@@ -119,6 +121,8 @@ class App:
         metrics.serving(False)
         self._engine.drain()
         await self._health.enter_graceful_shutdown()
+        # Calls that crossed the news are refused by name; once the transport stops, it may cut them off as CANCELLED.
+        await asyncio.sleep(_NEWS_SECONDS)
         # `stop` alone would wait the whole grace for an open health watch, and balancers keep one open.
         stopping = asyncio.create_task(self._server.stop(self._config.drain_seconds))
         finished = await self._idle(self._config.drain_seconds)
