@@ -104,12 +104,14 @@ class Admission:
         opening = self._opening(state)
         passes = count_passes(request)
         self._budgets.check_all(len(opening.ids) * passes)
-        texts = list(dict.fromkeys(one.text for one in bound_passes(request, style=self._style)))
+        bound = [one.text for one in bound_passes(request, style=self._style)]
+        texts = list(dict.fromkeys(bound))
         for text in texts:
             self._budgets.check_text(text)
         encoded = self._tokens.messages(texts)
         self._budgets.check(max(len(e.ids) for e in encoded))
-        prompt_tokens = sum(len(e.ids) for e in encoded) * request.samples
+        lengths = dict(zip(texts, (len(e.ids) for e in encoded), strict=True))
+        prompt_tokens = sum(lengths[text] for text in bound) * request.samples  # a text asked twice is read twice
         self._budgets.check_all(prompt_tokens)
         prefix = _prefix(opening, encoded[0])
         return Permit(
