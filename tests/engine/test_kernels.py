@@ -136,6 +136,16 @@ def test_swiglu_equals_float64() -> None:
     np.testing.assert_allclose(found, exact, rtol=3e-6, atol=3e-7)
 
 
+def test_compiled_function_keeps_a_bounded_number_of_shapes() -> None:
+    """Every length of a state is a new shape: past the bound the function is compiled anew, and stays right."""
+    half = kernels.PerShape(lambda a: a * 0.5)
+    for size in range(1, kernels.MOST_SHAPES + 10):
+        found = half(mx.ones(size))
+        assert found.shape == (size,)
+    assert found.tolist() == [0.5] * size
+    assert len(half.shapes) == 9
+
+
 def test_swiglu_of_sixteen_bits_is_stock() -> None:
     """Only float32 is computed our way."""
     gate, x = (drawn(seed, 4, 64).astype(mx.bfloat16) for seed in (1, 2))

@@ -7,8 +7,13 @@ Engine thread. `install` puts them in mlx's and mlx-lm's places once, on the pro
 stock operations. Both compute in plain mlx operations, so they need no compiler of ours, and their results differ from
 the stock ones by the order of float32 roundings. Calls they do not cover go to the stock operation.
 
-exp(-a) for a ≥ 0 is 1 / (1 + u), u = exp(a) - 1, by a Taylor polynomial at a/32 and five times u ← u(u + 2), since
+exp(-a) for a ≥ 0 is 1 / (1 + u), u = exp(a) - 1, by a Taylor polynomial at a/16 and four times u ← u(u + 2), since
 (1 + u)² - 1 = u(u + 2). Nothing cancels, and an infinite a gives exactly 0. Absolute error below 2e-7.
+
+Scores lie with the keys along the rows, (…, keys, queries): maxima and sums over the keys then run along memory, which
+mlx does several times faster than across it. What is compiled is compiled per shape and split by hand (`PerShape`):
+without shapes mlx puts a broadcast before every operand, and its limit on the depth of a fused kernel makes eight
+passes over memory of what are two here.
 """
 
 from __future__ import annotations
@@ -21,8 +26,10 @@ from typing import Any
 
 from .backend import activations, mx, nn
 
-_HALVINGS = 5
-_COEFFICIENTS = [1 / math.factorial(i) for i in range(5, 0, -1)]
+_SCALE = 1 / 16
+_THIRD, _FOURTH, _FIFTH, _SIXTH = (1 / math.factorial(i) for i in (3, 4, 5, 6))
+# Shapes that a compiled function is kept for; past them it is made anew, since mlx never forgets one.
+MOST_SHAPES = 512
 
 _stock_attention = mx.fast.scaled_dot_product_attention
 _stock_swiglu = activations.swiglu
@@ -170,49 +177,68 @@ def _two_part(q: Any, prefix_k: Any, prefix_v: Any, own_k: Any, own_v: Any) -> A
     rows, heads, length, _ = q.shape
     kv_heads = own_k.shape[1]
     group = heads // kv_heads
-    grouped = q.reshape(rows, kv_heads, group * length, -1)  # (B, H, G·L, D)
-    own = mx.where(_causal(length, group), grouped @ own_k.swapaxes(-1, -2), -math.inf)  # (B, H, G·L, L)
-    top = own.max(axis=-1, keepdims=True)  # (B, H, G·L, 1)
+    queries = q.reshape(rows, kv_heads, group * length, -1).swapaxes(-1, -2)  # (B, H, D, G·L)
+    own = mx.where(_causal(length, group), own_k @ queries, -math.inf)  # (B, H, L, G·L)
+    top = own.max(axis=-2, keepdims=True)  # (B, H, 1, G·L)
     if prefix_k.shape[2] == 0:
-        own = _exp_below(own, top)
-        out = (own @ own_v) / own.sum(axis=-1, keepdims=True)
+        own = _exp_negative(top - own)
+        out = (own.swapaxes(-1, -2) @ own_v) / own.sum(axis=-2, keepdims=True).swapaxes(-1, -2)
         return out.reshape(rows, heads, length, -1)
-    past = grouped @ prefix_k.swapaxes(-1, -2)  # (B, H, G·L, P), the prefix shared by the rows, not copied
-    top = mx.maximum(top, past.max(axis=-1, keepdims=True))
-    own, past = _exp_below(own, top), _exp_below(past, top)
-    total = own.sum(axis=-1, keepdims=True) + past.sum(axis=-1, keepdims=True)
-    out = (own @ own_v + past @ prefix_v) / total
+    past = prefix_k @ queries  # (B, H, P, G·L), the prefix shared by the rows, not copied
+    top = mx.maximum(top, past.max(axis=-2, keepdims=True))
+    own, past = _exp_negative(top - own), _exp_negative(top - past)
+    total = own.sum(axis=-2, keepdims=True) + past.sum(axis=-2, keepdims=True)
+    out = (own.swapaxes(-1, -2) @ own_v + past.swapaxes(-1, -2) @ prefix_v) / total.swapaxes(-1, -2)
     return out.reshape(rows, heads, length, -1)
 
 
 def _causal(length: int, group: int) -> Any:
-    """(G·L, L): query l of any head of the group sees keys 0 … l."""
+    """(L, G·L): query l of any head of the group sees keys 0 … l."""
     position = mx.arange(length)
-    return mx.tile(position[:, None] >= position[None], (group, 1))
+    return mx.tile(position[:, None] <= position[None], (1, group))
 
 
-def _grown(a: Any) -> Any:
-    """exp(a) - 1 for a ≥ 0, by polynomial and squaring."""
-    y = a * (1.0 / (1 << _HALVINGS))
-    polynomial: Any = _COEFFICIENTS[0]
-    for coefficient in _COEFFICIENTS[1:]:
-        polynomial = y * polynomial + coefficient
-    u = polynomial * y
-    for _ in range(_HALVINGS):
+class PerShape:
+    """`mx.compile` of one function, for at most so many shapes at a time."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._compiled: Any = None
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def __call__(self, *arrays: Any) -> Any:
+        shape = arrays[0].shape
+        if shape not in self.shapes:
+            if self._compiled is None or len(self.shapes) >= MOST_SHAPES:
+                self.shapes.clear()
+                self._compiled = None  # which forgets its shapes
+                self._compiled = mx.compile(self._function)
+            self.shapes.add(shape)
+        return self._compiled(*arrays)
+
+
+def _grown_a_little(a: Any) -> Any:
+    """exp(a/8) - 1 for a ≥ 0: a Taylor polynomial of the sixth degree at a/16, and one squaring."""
+    y = a * _SCALE
+    square = y * y
+    u = y * ((1.0 + 0.5 * y) + square * ((_THIRD + _FOURTH * y) + square * (_FIFTH + _SIXTH * y)))
+    return u * (u + 2.0)
+
+
+def _eighth_power(u: Any) -> Any:
+    """(1 + u)⁸ - 1."""
+    for _ in range(3):
         u = u * (u + 2.0)
     return u
 
 
-def _below(x: Any, top: Any) -> Any:
-    return 1.0 / (_grown(top - x) + 1.0)
+_little = PerShape(_grown_a_little)
+_shrunk = PerShape(lambda u: 1.0 / (_eighth_power(u) + 1.0))
 
 
-_exp_below_fast = mx.compile(_below, shapeless=True)
-
-
-def _exp_below(x: Any, top: Any) -> Any:
-    """exp(x - top) where top ≥ x."""
-    return _exp_below_fast(x, top)
+def _exp_negative(a: Any) -> Any:
+    """exp(-a) for a ≥ 0."""
+    return _shrunk(_little(a))
 
 
 def swiglu(gate: Any, x: Any) -> Any:
@@ -220,18 +246,18 @@ def swiglu(gate: Any, x: Any) -> Any:
     if gate.dtype != mx.float32:
         return _stock_swiglu(gate, x)
     if not _lanes or gate.ndim != 3 or gate.shape[1] < 2:
-        return _swiglu_fast(gate, x)
+        return _swiglu(gate, x)
     middle = gate.shape[1] // 2
     found = []
     for lane, part in zip(_lanes, (slice(None, middle), slice(middle, None)), strict=True):
         with mx.stream(lane):
-            found.append(_swiglu_fast(gate[:, part], x[:, part]))
+            found.append(_swiglu(gate[:, part], x[:, part]))
     return mx.concatenate(found, axis=1)
 
 
 def _swiglu(gate: Any, x: Any) -> Any:
     size = mx.abs(gate)
-    return (0.5 * (gate + size) - size / (_grown(size) + 2.0)) * x
+    return _gated(gate, size, _little(size), x)
 
 
-_swiglu_fast = mx.compile(_swiglu, shapeless=True)
+_gated = PerShape(lambda gate, size, u, x: (0.5 * (gate + size) - size / (_eighth_power(u) + 2.0)) * x)
