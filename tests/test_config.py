@@ -41,7 +41,7 @@ def test_settings_flag_wins_over_environment() -> None:
 def test_settings_defaults_pass_their_own_parsers(settings: type[EngineConfig | ServerConfig]) -> None:
     """Every default is a value that its flag would give too."""
     for field in dataclasses.fields(settings):
-        if field.default is not None:
+        if field.default not in (None, ()):
             shown = {True: "on", False: "off"}[field.default] if isinstance(field.default, bool) else str(field.default)
             assert field.metadata["parse"](shown) == field.default, field.name
 
@@ -99,6 +99,12 @@ def test_server_setting_that_is_wrong_names_flag_and_expectation(flag: str, valu
         ("--model", "./nowhere/model.gguf", "no such path"),
         ("--model", "nowhere", "no such path"),
         ("--model", "a/b/c", "no such path"),
+        ("--chat-rows", "-1", "from 0 to 256"),
+        ("--adapters", "tone", "name=folder"),
+        ("--adapters", "tone=./nowhere", "each folder there"),
+        ("--adapters", "tone=.,tone=.", "each name once"),
+        ("--adapters", "a tone=.", "name=folder"),
+        ("--adapters", "=.", "name=folder"),
     ],
 )
 def test_engine_setting_that_is_wrong_names_flag_and_expectation(flag: str, value: str, expected: str) -> None:
@@ -124,6 +130,16 @@ def test_model_takes_paths_and_hub_ids(tmp_path: Path) -> None:
     assert read_engine("--model", "mlx-community/Qwen3.5-4B-4bit").model == "mlx-community/Qwen3.5-4B-4bit"
     with pytest.raises(ConfigError, match="another kind"):
         read_engine("--model", str(tmp_path / "notes.txt"))
+
+
+def test_adapters_are_named_folders(tmp_path: Path) -> None:
+    """In their order; what stands around a comma does not count."""
+    first, second = tmp_path / "first", tmp_path / "second=2"
+    first.mkdir()
+    second.mkdir()
+    pairs = (("tone", str(first)), ("law.v2", str(second)))
+    assert read_engine("--adapters", f"tone={first} , law.v2={second}").adapters == pairs
+    assert read_engine(LETTERWISE_ADAPTERS=f"tone={first}").adapters == pairs[:1]
 
 
 def test_fixed_setting_is_not_read() -> None:

@@ -112,6 +112,18 @@ def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return parse
 
 
+def _adapters(text: str) -> tuple[tuple[str, str], ...]:
+    """`name=folder,…` → the pairs. Each folder must be there, each name once."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, _, folder = part.strip().partition("=")
+        path = Path(folder).expanduser()
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) or name in found or not folder or not path.is_dir():
+            raise ValueError("name=folder pairs with commas between, each name once and each folder there")
+        found[name] = str(path)
+    return tuple(found.items())
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """Everything the engine is told. `model`: "demo", a folder, a .gguf file or a hub id."""
@@ -142,10 +154,27 @@ class EngineConfig:
     decision_tokens: int = _setting(
         1_000_000, "the most prompt tokens of one decision, each of its prompts counted in full", _whole(1)
     )
-    queue_jobs: int = _setting(256, "the most decisions waiting or running; more are refused at once", _whole(1))
-    queue_tokens: int = _setting(4_000_000, "the most prompt tokens waiting or running", _whole(1))
+    queue_jobs: int = _setting(
+        256, "the most decisions waiting or running, batch ones half of it; more are refused at once", _whole(1)
+    )
+    queue_tokens: int = _setting(
+        4_000_000, "the most prompt tokens waiting or running, batch ones half of it", _whole(1)
+    )
     job_deadline_seconds: float = _setting(
         120.0, "how long a decision may run, counted from when it leaves the queue", _positive_seconds
+    )
+    adapters: tuple[tuple[str, str], ...] = _setting(
+        (), "LoRA adapters that requests may name: name=folder,… in mlx-lm's format", _adapters
+    )
+    chat_rows: int = _setting(
+        8, "the most conversations that generate at once; 0 for a server without chat", _whole(0, 256)
+    )
+    chat_queue: int = _setting(64, "the most conversations waiting for a place; more are refused at once", _whole(1))
+    chat_max_tokens: int = _setting(2048, "the most tokens that one chat may generate", _whole(1))
+    chat_cache_bytes: int | None = _setting(
+        None,
+        "memory for what chat keeps of earlier prompts, such as 1GiB (a share of what the model leaves)",
+        _optional(_size),
     )
     blas_threads: int = _setting(1, "threads of the processor's BLAS", _whole(1, 1024))
 
@@ -165,6 +194,9 @@ class ServerConfig:
         1800.0,
         "a connection's age when it is asked to reconnect, so that callers look the address up again",
         _positive_seconds,
+    )
+    metrics_port: int = _setting(
+        0, "the port of /metrics for Prometheus, on the same address; 0 for none", _whole(0, 65_535)
     )
     log_level: str = _setting("info", "debug, info, warning or error", _one_of("debug", "info", "warning", "error"))
 
@@ -186,7 +218,7 @@ def add_flags(parser: argparse.ArgumentParser, settings: type[EngineConfig | Ser
     """Gives `parser` a flag per setting, each with its help, default and environment variable."""
     group = parser.add_argument_group(f"{settings.__name__.removesuffix('Config').lower()} settings")
     for field in dataclasses.fields(settings):
-        default = "" if field.default is None else f" (default {_shown(field.default)})"
+        default = "" if field.default in (None, ()) else f" (default {_shown(field.default)})"
         group.add_argument(
             flag_of(field.name),
             default=argparse.SUPPRESS,

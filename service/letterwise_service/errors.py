@@ -9,6 +9,7 @@ Pure Python, no gRPC and no HTTP types: the tables hold code *names*. Everything
     ├── ModelUnsuitable      the served model cannot answer letter reads, with the reason
     ├── Unsupported          images, diffusion models: things this service does not do
     ├── QueueFull            no room for another job; says when to come back
+    ├── OutOfMemory          the machine had no memory left for this request
     ├── Draining             the server is going down and takes nothing new
     ├── EngineDown           the engine thread is not running
     ├── DeadlineExceeded     the caller's deadline or the job's own
@@ -73,6 +74,10 @@ class QueueFull(LetterwiseError):
         super().__init__(message)
 
 
+class OutOfMemory(LetterwiseError):
+    """The allocator refused; what the request held has been let go of, and others go on."""
+
+
 class Draining(LetterwiseError):
     """The server is going down."""
 
@@ -109,6 +114,7 @@ GRPC_CODES: dict[type[LetterwiseError], str] = {
     ModelUnsuitable: "FAILED_PRECONDITION",
     Unsupported: "UNIMPLEMENTED",
     QueueFull: "RESOURCE_EXHAUSTED",
+    OutOfMemory: "RESOURCE_EXHAUSTED",
     Draining: "UNAVAILABLE",
     EngineDown: "UNAVAILABLE",
     DeadlineExceeded: "DEADLINE_EXCEEDED",
@@ -124,6 +130,7 @@ HTTP_STATUSES: dict[type[LetterwiseError], int] = {
     ModelUnsuitable: 400,
     Unsupported: 400,
     QueueFull: 503,
+    OutOfMemory: 503,
     Draining: 503,
     EngineDown: 503,
     DeadlineExceeded: 504,

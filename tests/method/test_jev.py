@@ -11,7 +11,16 @@ import pytest
 from letterwise_service.errors import InvalidRequest, MalformedBody, Unsupported
 from letterwise_service.method.answers import ChoiceAnswer, NoulAnswer, ScoreAnswer, Skipped
 from letterwise_service.method.jev import parse_body, reply
-from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option, Score
+from letterwise_service.method.request import (
+    BATCH,
+    INTERACTIVE,
+    Adapter,
+    Choice,
+    DecisionRequest,
+    Noul,
+    Option,
+    Score,
+)
 from letterwise_service.method.validation import Limits
 
 NOUL = {"type": "noul", "instructions": "Is it?"}
@@ -58,6 +67,30 @@ def test_body_becomes_the_domain_request() -> None:
 def test_samples_are_read_and_lowered(samples: Any, read: int) -> None:
     """Auto and nothing are one order; more than the limit are the limit."""
     assert parse_body(_body(samples=samples)).request.samples == read
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (None, None),
+        ("tone", Adapter("tone")),
+        ({"name": "tone"}, Adapter("tone")),
+        ({"name": "tone", "scale": None}, Adapter("tone")),
+        ({"name": "tone", "scale": -2}, Adapter("tone", -2.0)),
+        ({"name": "tone", "scale": 0.5, "rank": 8}, Adapter("tone", 0.5)),
+    ],
+)
+def test_adapter_is_a_name_or_a_name_and_a_scale(given: Any, read: Adapter | None) -> None:
+    """Without a scale it is all of the adapter; what an adapter does not have is reported."""
+    request = parse_body(_body(adapter=given)).request
+    assert request.adapter == read
+    assert request.ignored == (("adapter.rank",) if "rank" in (given or ()) else ())
+
+
+@pytest.mark.parametrize(("given", "read"), [(None, INTERACTIVE), ("interactive", INTERACTIVE), ("batch", BATCH)])
+def test_service_class_is_read(given: Any, read: str) -> None:
+    """Nothing is interactive."""
+    assert parse_body(_body(service_class=given)).request.service_class == read
 
 
 def test_family_fields_are_accepted_and_named() -> None:
@@ -121,6 +154,14 @@ BAD: list[tuple[str, str, str]] = [
     (_body(questions={}), "questions", "at least one"),
     (_body(questions={"q": "Is it?"}), "questions.q", "a question"),
     ('{"state": 1, "questions": {"q": %s, "q": %s}}' % ((json.dumps(NOUL),) * 2), "questions.q", "once"),
+    (_body(adapter=7), "adapter", "name of an adapter"),
+    (_body(adapter=""), "adapter.name", "name of an adapter"),
+    (_body(adapter="\ud800"), "adapter.name", "name of an adapter"),
+    (_body(adapter={"scale": 1}), "adapter.name", "as text"),
+    (_body(adapter={"name": "a", "scale": True}), "adapter.scale", "-100 to 100"),
+    (_body(adapter={"name": "a", "scale": 10**400}), "adapter.scale", "-100 to 100"),
+    (_body(adapter={"name": "a"}).replace('"name"', '"name": "b", "name"'), "adapter.name", "once"),
+    (_body(service_class="slow"), "service_class", "interactive or batch"),
     (_asking(), "questions.q.type", "noul, choice or score"),
     (_asking(type="box"), "questions.q.type", "noul, choice or score"),
     (_asking(type=["noul"]), "questions.q.type", "noul, choice or score"),

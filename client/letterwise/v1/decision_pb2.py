@@ -24,61 +24,62 @@ _sym_db = _symbol_database.Default()
 
 from letterwise.v1 import diagnostics_pb2 as letterwise_dot_v1_dot_diagnostics__pb2
 from letterwise.v1 import info_pb2 as letterwise_dot_v1_dot_info__pb2
+from letterwise.v1 import serving_pb2 as letterwise_dot_v1_dot_serving__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cletterwise/v1/decision.proto\x12\rletterwise.v1\x1a\x1fletterwise/v1/diagnostics.proto\x1a\x18letterwise/v1/info.proto\"/\n\x05Value\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x0e\n\x04json\x18\x02 \x01(\tH\x00\x42\x06\n\x04kind\"-\n\x05\x41skIf\x12\x13\n\x0bquestion_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x02 \x03(\t\"A\n\x06Option\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x0b\x64\x65scription\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Value\"K\n\x04Noul\x12!\n\x03yes\x18\x01 \x01(\x0b\x32\x14.letterwise.v1.Value\x12 \n\x02no\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Value\"0\n\x06\x43hoice\x12&\n\x07options\x18\x01 \x03(\x0b\x32\x15.letterwise.v1.Option\"-\n\x05Score\x12$\n\x06levels\x18\x01 \x03(\x0b\x32\x14.letterwise.v1.Value\"\xe5\x01\n\x08Question\x12\n\n\x02id\x18\x01 \x01(\t\x12*\n\x0cinstructions\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Value\x12$\n\x06\x61sk_if\x18\x03 \x03(\x0b\x32\x14.letterwise.v1.AskIf\x12#\n\x04noul\x18\n \x01(\x0b\x32\x13.letterwise.v1.NoulH\x00\x12\'\n\x06\x63hoice\x18\x0b \x01(\x0b\x32\x15.letterwise.v1.ChoiceH\x00\x12%\n\x05score\x18\x0c \x01(\x0b\x32\x14.letterwise.v1.ScoreH\x00\x42\x06\n\x04kind\"\x9e\x01\n\rDecideRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.letterwise.v1.Value\x12*\n\tquestions\x18\x02 \x03(\x0b\x32\x17.letterwise.v1.Question\x12\x14\n\x07samples\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0b\n\x03\x61sk\x18\x04 \x03(\t\x12\r\n\x05model\x18\x05 \x01(\tB\n\n\x08_samples\"!\n\nNoulAnswer\x12\x13\n\x0bprobability\x18\x01 \x01(\x01\"6\n\x11OptionProbability\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bprobability\x18\x02 \x01(\x01\"k\n\x0c\x43hoiceAnswer\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\t\x12\x37\n\rprobabilities\x18\x02 \x03(\x0b\x32 .letterwise.v1.OptionProbability\x12\x12\n\nconfidence\x18\x03 \x01(\x01\"[\n\x10LevelProbability\x12\r\n\x05index\x18\x01 \x01(\r\x12#\n\x05level\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Value\x12\x13\n\x0bprobability\x18\x03 \x01(\x01\"h\n\x0bScoreAnswer\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x36\n\rprobabilities\x18\x02 \x03(\x0b\x32\x1f.letterwise.v1.LevelProbability\x12\x12\n\nconfidence\x18\x03 \x01(\x01\"\xc1\x01\n\x06\x41nswer\x12\x13\n\x0bquestion_id\x18\x01 \x01(\t\x12\x13\n\x0bletter_mass\x18\x02 \x01(\x01\x12)\n\x04noul\x18\n \x01(\x0b\x32\x19.letterwise.v1.NoulAnswerH\x00\x12-\n\x06\x63hoice\x18\x0b \x01(\x0b\x32\x1b.letterwise.v1.ChoiceAnswerH\x00\x12+\n\x05score\x18\x0c \x01(\x0b\x32\x1a.letterwise.v1.ScoreAnswerH\x00\x42\x06\n\x04kind\"4\n\x05Usage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\r\x12\x15\n\routput_tokens\x18\x02 \x01(\r\"\xc6\x01\n\x0e\x44\x65\x63ideResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x07\x61nswers\x18\x02 \x03(\x0b\x32\x15.letterwise.v1.Answer\x12\'\n\x07skipped\x18\x03 \x03(\x0b\x32\x16.letterwise.v1.Skipped\x12#\n\x05usage\x18\x04 \x01(\x0b\x32\x14.letterwise.v1.Usage\x12/\n\x0b\x64iagnostics\x18\x05 \x01(\x0b\x32\x1a.letterwise.v1.Diagnostics\"D\n\x13\x44\x65\x63ideStreamRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.letterwise.v1.DecideRequest\"9\n\x10\x44\x65\x63isionAccepted\x12\x0e\n\x06passes\x18\x01 \x01(\r\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\"R\n\x0ePrefixProgress\x12\x13\n\x0b\x64one_tokens\x18\x01 \x01(\r\x12\x14\n\x0ctotal_tokens\x18\x02 \x01(\r\x12\x15\n\rreused_tokens\x18\x03 \x01(\r\"x\n\x11\x44\x65\x63isionCompleted\x12\r\n\x05model\x18\x01 \x01(\t\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Usage\x12/\n\x0b\x64iagnostics\x18\x03 \x01(\x0b\x32\x1a.letterwise.v1.Diagnostics\"\x90\x02\n\x14\x44\x65\x63ideStreamResponse\x12\x33\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1f.letterwise.v1.DecisionAcceptedH\x00\x12/\n\x06prefix\x18\x02 \x01(\x0b\x32\x1d.letterwise.v1.PrefixProgressH\x00\x12\'\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x15.letterwise.v1.AnswerH\x00\x12)\n\x07skipped\x18\x04 \x01(\x0b\x32\x16.letterwise.v1.SkippedH\x00\x12\x35\n\tcompleted\x18\x05 \x01(\x0b\x32 .letterwise.v1.DecisionCompletedH\x00\x42\x07\n\x05\x65vent\"D\n\x0ePrewarmRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.letterwise.v1.Value\x12\r\n\x05model\x18\x02 \x01(\t\"\x9d\x01\n\x0fPrewarmResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x15\n\rreused_tokens\x18\x03 \x01(\r\x12\x0e\n\x06stored\x18\x04 \x01(\x08\x12\x0c\n\x04tier\x18\x05 \x01(\t\x12/\n\x0b\x64iagnostics\x18\x06 \x01(\x0b\x32\x1a.letterwise.v1.Diagnostics2\xc7\x02\n\x0f\x44\x65\x63isionService\x12\x45\n\x06\x44\x65\x63ide\x12\x1c.letterwise.v1.DecideRequest\x1a\x1d.letterwise.v1.DecideResponse\x12Y\n\x0c\x44\x65\x63ideStream\x12\".letterwise.v1.DecideStreamRequest\x1a#.letterwise.v1.DecideStreamResponse0\x01\x12H\n\x07Prewarm\x12\x1d.letterwise.v1.PrewarmRequest\x1a\x1e.letterwise.v1.PrewarmResponse\x12H\n\x07GetInfo\x12\x1d.letterwise.v1.GetInfoRequest\x1a\x1e.letterwise.v1.GetInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cletterwise/v1/decision.proto\x12\rletterwise.v1\x1a\x1fletterwise/v1/diagnostics.proto\x1a\x18letterwise/v1/info.proto\x1a\x1bletterwise/v1/serving.proto\"/\n\x05Value\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x0e\n\x04json\x18\x02 \x01(\tH\x00\x42\x06\n\x04kind\"-\n\x05\x41skIf\x12\x13\n\x0bquestion_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x02 \x03(\t\"A\n\x06Option\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x0b\x64\x65scription\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Value\"K\n\x04Noul\x12!\n\x03yes\x18\x01 \x01(\x0b\x32\x14.letterwise.v1.Value\x12 \n\x02no\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Value\"0\n\x06\x43hoice\x12&\n\x07options\x18\x01 \x03(\x0b\x32\x15.letterwise.v1.Option\"-\n\x05Score\x12$\n\x06levels\x18\x01 \x03(\x0b\x32\x14.letterwise.v1.Value\"\xe5\x01\n\x08Question\x12\n\n\x02id\x18\x01 \x01(\t\x12*\n\x0cinstructions\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Value\x12$\n\x06\x61sk_if\x18\x03 \x03(\x0b\x32\x14.letterwise.v1.AskIf\x12#\n\x04noul\x18\n \x01(\x0b\x32\x13.letterwise.v1.NoulH\x00\x12\'\n\x06\x63hoice\x18\x0b \x01(\x0b\x32\x15.letterwise.v1.ChoiceH\x00\x12%\n\x05score\x18\x0c \x01(\x0b\x32\x14.letterwise.v1.ScoreH\x00\x42\x06\n\x04kind\"\xfb\x01\n\rDecideRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.letterwise.v1.Value\x12*\n\tquestions\x18\x02 \x03(\x0b\x32\x17.letterwise.v1.Question\x12\x14\n\x07samples\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0b\n\x03\x61sk\x18\x04 \x03(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\'\n\x07\x61\x64\x61pter\x18\x06 \x01(\x0b\x32\x16.letterwise.v1.Adapter\x12\x32\n\rservice_class\x18\x07 \x01(\x0e\x32\x1b.letterwise.v1.ServiceClassB\n\n\x08_samples\"!\n\nNoulAnswer\x12\x13\n\x0bprobability\x18\x01 \x01(\x01\"6\n\x11OptionProbability\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bprobability\x18\x02 \x01(\x01\"k\n\x0c\x43hoiceAnswer\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\t\x12\x37\n\rprobabilities\x18\x02 \x03(\x0b\x32 .letterwise.v1.OptionProbability\x12\x12\n\nconfidence\x18\x03 \x01(\x01\"[\n\x10LevelProbability\x12\r\n\x05index\x18\x01 \x01(\r\x12#\n\x05level\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Value\x12\x13\n\x0bprobability\x18\x03 \x01(\x01\"h\n\x0bScoreAnswer\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x36\n\rprobabilities\x18\x02 \x03(\x0b\x32\x1f.letterwise.v1.LevelProbability\x12\x12\n\nconfidence\x18\x03 \x01(\x01\"\xc1\x01\n\x06\x41nswer\x12\x13\n\x0bquestion_id\x18\x01 \x01(\t\x12\x13\n\x0bletter_mass\x18\x02 \x01(\x01\x12)\n\x04noul\x18\n \x01(\x0b\x32\x19.letterwise.v1.NoulAnswerH\x00\x12-\n\x06\x63hoice\x18\x0b \x01(\x0b\x32\x1b.letterwise.v1.ChoiceAnswerH\x00\x12+\n\x05score\x18\x0c \x01(\x0b\x32\x1a.letterwise.v1.ScoreAnswerH\x00\x42\x06\n\x04kind\"4\n\x05Usage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\r\x12\x15\n\routput_tokens\x18\x02 \x01(\r\"\xc6\x01\n\x0e\x44\x65\x63ideResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x07\x61nswers\x18\x02 \x03(\x0b\x32\x15.letterwise.v1.Answer\x12\'\n\x07skipped\x18\x03 \x03(\x0b\x32\x16.letterwise.v1.Skipped\x12#\n\x05usage\x18\x04 \x01(\x0b\x32\x14.letterwise.v1.Usage\x12/\n\x0b\x64iagnostics\x18\x05 \x01(\x0b\x32\x1a.letterwise.v1.Diagnostics\"D\n\x13\x44\x65\x63ideStreamRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.letterwise.v1.DecideRequest\"9\n\x10\x44\x65\x63isionAccepted\x12\x0e\n\x06passes\x18\x01 \x01(\r\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\"R\n\x0ePrefixProgress\x12\x13\n\x0b\x64one_tokens\x18\x01 \x01(\r\x12\x14\n\x0ctotal_tokens\x18\x02 \x01(\r\x12\x15\n\rreused_tokens\x18\x03 \x01(\r\"x\n\x11\x44\x65\x63isionCompleted\x12\r\n\x05model\x18\x01 \x01(\t\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.letterwise.v1.Usage\x12/\n\x0b\x64iagnostics\x18\x03 \x01(\x0b\x32\x1a.letterwise.v1.Diagnostics\"\x90\x02\n\x14\x44\x65\x63ideStreamResponse\x12\x33\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1f.letterwise.v1.DecisionAcceptedH\x00\x12/\n\x06prefix\x18\x02 \x01(\x0b\x32\x1d.letterwise.v1.PrefixProgressH\x00\x12\'\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x15.letterwise.v1.AnswerH\x00\x12)\n\x07skipped\x18\x04 \x01(\x0b\x32\x16.letterwise.v1.SkippedH\x00\x12\x35\n\tcompleted\x18\x05 \x01(\x0b\x32 .letterwise.v1.DecisionCompletedH\x00\x42\x07\n\x05\x65vent\"\xa1\x01\n\x0ePrewarmRequest\x12#\n\x05state\x18\x01 \x01(\x0b\x32\x14.letterwise.v1.Value\x12\r\n\x05model\x18\x02 \x01(\t\x12\'\n\x07\x61\x64\x61pter\x18\x03 \x01(\x0b\x32\x16.letterwise.v1.Adapter\x12\x32\n\rservice_class\x18\x04 \x01(\x0e\x32\x1b.letterwise.v1.ServiceClass\"\x9d\x01\n\x0fPrewarmResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x15\n\rreused_tokens\x18\x03 \x01(\r\x12\x0e\n\x06stored\x18\x04 \x01(\x08\x12\x0c\n\x04tier\x18\x05 \x01(\t\x12/\n\x0b\x64iagnostics\x18\x06 \x01(\x0b\x32\x1a.letterwise.v1.Diagnostics2\xc7\x02\n\x0f\x44\x65\x63isionService\x12\x45\n\x06\x44\x65\x63ide\x12\x1c.letterwise.v1.DecideRequest\x1a\x1d.letterwise.v1.DecideResponse\x12Y\n\x0c\x44\x65\x63ideStream\x12\".letterwise.v1.DecideStreamRequest\x1a#.letterwise.v1.DecideStreamResponse0\x01\x12H\n\x07Prewarm\x12\x1d.letterwise.v1.PrewarmRequest\x1a\x1e.letterwise.v1.PrewarmResponse\x12H\n\x07GetInfo\x12\x1d.letterwise.v1.GetInfoRequest\x1a\x1e.letterwise.v1.GetInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'letterwise.v1.decision_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VALUE']._serialized_start=106
-  _globals['_VALUE']._serialized_end=153
-  _globals['_ASKIF']._serialized_start=155
-  _globals['_ASKIF']._serialized_end=200
-  _globals['_OPTION']._serialized_start=202
-  _globals['_OPTION']._serialized_end=267
-  _globals['_NOUL']._serialized_start=269
-  _globals['_NOUL']._serialized_end=344
-  _globals['_CHOICE']._serialized_start=346
-  _globals['_CHOICE']._serialized_end=394
-  _globals['_SCORE']._serialized_start=396
-  _globals['_SCORE']._serialized_end=441
-  _globals['_QUESTION']._serialized_start=444
-  _globals['_QUESTION']._serialized_end=673
-  _globals['_DECIDEREQUEST']._serialized_start=676
-  _globals['_DECIDEREQUEST']._serialized_end=834
-  _globals['_NOULANSWER']._serialized_start=836
-  _globals['_NOULANSWER']._serialized_end=869
-  _globals['_OPTIONPROBABILITY']._serialized_start=871
-  _globals['_OPTIONPROBABILITY']._serialized_end=925
-  _globals['_CHOICEANSWER']._serialized_start=927
-  _globals['_CHOICEANSWER']._serialized_end=1034
-  _globals['_LEVELPROBABILITY']._serialized_start=1036
-  _globals['_LEVELPROBABILITY']._serialized_end=1127
-  _globals['_SCOREANSWER']._serialized_start=1129
-  _globals['_SCOREANSWER']._serialized_end=1233
-  _globals['_ANSWER']._serialized_start=1236
-  _globals['_ANSWER']._serialized_end=1429
-  _globals['_USAGE']._serialized_start=1431
-  _globals['_USAGE']._serialized_end=1483
-  _globals['_DECIDERESPONSE']._serialized_start=1486
-  _globals['_DECIDERESPONSE']._serialized_end=1684
-  _globals['_DECIDESTREAMREQUEST']._serialized_start=1686
-  _globals['_DECIDESTREAMREQUEST']._serialized_end=1754
-  _globals['_DECISIONACCEPTED']._serialized_start=1756
-  _globals['_DECISIONACCEPTED']._serialized_end=1813
-  _globals['_PREFIXPROGRESS']._serialized_start=1815
-  _globals['_PREFIXPROGRESS']._serialized_end=1897
-  _globals['_DECISIONCOMPLETED']._serialized_start=1899
-  _globals['_DECISIONCOMPLETED']._serialized_end=2019
-  _globals['_DECIDESTREAMRESPONSE']._serialized_start=2022
-  _globals['_DECIDESTREAMRESPONSE']._serialized_end=2294
-  _globals['_PREWARMREQUEST']._serialized_start=2296
-  _globals['_PREWARMREQUEST']._serialized_end=2364
-  _globals['_PREWARMRESPONSE']._serialized_start=2367
-  _globals['_PREWARMRESPONSE']._serialized_end=2524
-  _globals['_DECISIONSERVICE']._serialized_start=2527
-  _globals['_DECISIONSERVICE']._serialized_end=2854
+  _globals['_VALUE']._serialized_start=135
+  _globals['_VALUE']._serialized_end=182
+  _globals['_ASKIF']._serialized_start=184
+  _globals['_ASKIF']._serialized_end=229
+  _globals['_OPTION']._serialized_start=231
+  _globals['_OPTION']._serialized_end=296
+  _globals['_NOUL']._serialized_start=298
+  _globals['_NOUL']._serialized_end=373
+  _globals['_CHOICE']._serialized_start=375
+  _globals['_CHOICE']._serialized_end=423
+  _globals['_SCORE']._serialized_start=425
+  _globals['_SCORE']._serialized_end=470
+  _globals['_QUESTION']._serialized_start=473
+  _globals['_QUESTION']._serialized_end=702
+  _globals['_DECIDEREQUEST']._serialized_start=705
+  _globals['_DECIDEREQUEST']._serialized_end=956
+  _globals['_NOULANSWER']._serialized_start=958
+  _globals['_NOULANSWER']._serialized_end=991
+  _globals['_OPTIONPROBABILITY']._serialized_start=993
+  _globals['_OPTIONPROBABILITY']._serialized_end=1047
+  _globals['_CHOICEANSWER']._serialized_start=1049
+  _globals['_CHOICEANSWER']._serialized_end=1156
+  _globals['_LEVELPROBABILITY']._serialized_start=1158
+  _globals['_LEVELPROBABILITY']._serialized_end=1249
+  _globals['_SCOREANSWER']._serialized_start=1251
+  _globals['_SCOREANSWER']._serialized_end=1355
+  _globals['_ANSWER']._serialized_start=1358
+  _globals['_ANSWER']._serialized_end=1551
+  _globals['_USAGE']._serialized_start=1553
+  _globals['_USAGE']._serialized_end=1605
+  _globals['_DECIDERESPONSE']._serialized_start=1608
+  _globals['_DECIDERESPONSE']._serialized_end=1806
+  _globals['_DECIDESTREAMREQUEST']._serialized_start=1808
+  _globals['_DECIDESTREAMREQUEST']._serialized_end=1876
+  _globals['_DECISIONACCEPTED']._serialized_start=1878
+  _globals['_DECISIONACCEPTED']._serialized_end=1935
+  _globals['_PREFIXPROGRESS']._serialized_start=1937
+  _globals['_PREFIXPROGRESS']._serialized_end=2019
+  _globals['_DECISIONCOMPLETED']._serialized_start=2021
+  _globals['_DECISIONCOMPLETED']._serialized_end=2141
+  _globals['_DECIDESTREAMRESPONSE']._serialized_start=2144
+  _globals['_DECIDESTREAMRESPONSE']._serialized_end=2416
+  _globals['_PREWARMREQUEST']._serialized_start=2419
+  _globals['_PREWARMREQUEST']._serialized_end=2580
+  _globals['_PREWARMRESPONSE']._serialized_start=2583
+  _globals['_PREWARMRESPONSE']._serialized_end=2740
+  _globals['_DECISIONSERVICE']._serialized_start=2743
+  _globals['_DECISIONSERVICE']._serialized_end=3070
 # @@protoc_insertion_point(module_scope)

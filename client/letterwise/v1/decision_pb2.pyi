@@ -1,5 +1,6 @@
 from letterwise.v1 import diagnostics_pb2 as _diagnostics_pb2
 from letterwise.v1 import info_pb2 as _info_pb2
+from letterwise.v1 import serving_pb2 as _serving_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -69,18 +70,22 @@ class Question(_message.Message):
     def __init__(self, id: _Optional[str] = ..., instructions: _Optional[_Union[Value, _Mapping]] = ..., ask_if: _Optional[_Iterable[_Union[AskIf, _Mapping]]] = ..., noul: _Optional[_Union[Noul, _Mapping]] = ..., choice: _Optional[_Union[Choice, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ...) -> None: ...
 
 class DecideRequest(_message.Message):
-    __slots__ = ("state", "questions", "samples", "ask", "model")
+    __slots__ = ("state", "questions", "samples", "ask", "model", "adapter", "service_class")
     STATE_FIELD_NUMBER: _ClassVar[int]
     QUESTIONS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_CLASS_FIELD_NUMBER: _ClassVar[int]
     state: Value
     questions: _containers.RepeatedCompositeFieldContainer[Question]
     samples: int
     ask: _containers.RepeatedScalarFieldContainer[str]
     model: str
-    def __init__(self, state: _Optional[_Union[Value, _Mapping]] = ..., questions: _Optional[_Iterable[_Union[Question, _Mapping]]] = ..., samples: _Optional[int] = ..., ask: _Optional[_Iterable[str]] = ..., model: _Optional[str] = ...) -> None: ...
+    adapter: _serving_pb2.Adapter
+    service_class: _serving_pb2.ServiceClass
+    def __init__(self, state: _Optional[_Union[Value, _Mapping]] = ..., questions: _Optional[_Iterable[_Union[Question, _Mapping]]] = ..., samples: _Optional[int] = ..., ask: _Optional[_Iterable[str]] = ..., model: _Optional[str] = ..., adapter: _Optional[_Union[_serving_pb2.Adapter, _Mapping]] = ..., service_class: _Optional[_Union[_serving_pb2.ServiceClass, str]] = ...) -> None: ...
 
 class NoulAnswer(_message.Message):
     __slots__ = ("probability",)
@@ -211,12 +216,16 @@ class DecideStreamResponse(_message.Message):
     def __init__(self, accepted: _Optional[_Union[DecisionAccepted, _Mapping]] = ..., prefix: _Optional[_Union[PrefixProgress, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., skipped: _Optional[_Union[_diagnostics_pb2.Skipped, _Mapping]] = ..., completed: _Optional[_Union[DecisionCompleted, _Mapping]] = ...) -> None: ...
 
 class PrewarmRequest(_message.Message):
-    __slots__ = ("state", "model")
+    __slots__ = ("state", "model", "adapter", "service_class")
     STATE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_CLASS_FIELD_NUMBER: _ClassVar[int]
     state: Value
     model: str
-    def __init__(self, state: _Optional[_Union[Value, _Mapping]] = ..., model: _Optional[str] = ...) -> None: ...
+    adapter: _serving_pb2.Adapter
+    service_class: _serving_pb2.ServiceClass
+    def __init__(self, state: _Optional[_Union[Value, _Mapping]] = ..., model: _Optional[str] = ..., adapter: _Optional[_Union[_serving_pb2.Adapter, _Mapping]] = ..., service_class: _Optional[_Union[_serving_pb2.ServiceClass, str]] = ...) -> None: ...
 
 class PrewarmResponse(_message.Message):
     __slots__ = ("model", "prompt_tokens", "reused_tokens", "stored", "tier", "diagnostics")

@@ -1,6 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -10,7 +11,7 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "architecture", "path", "prompt_style", "prompt_format_version", "device", "dtype", "blas", "blas_gflops", "parameters", "weights_bytes", "problem")
+    __slots__ = ("name", "architecture", "path", "prompt_style", "prompt_format_version", "device", "dtype", "blas", "blas_gflops", "parameters", "weights_bytes", "problem", "adapters")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +24,7 @@ class Model(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     architecture: str
     path: str
@@ -35,10 +37,11 @@ class Model(_message.Message):
     parameters: int
     weights_bytes: int
     problem: str
-    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., path: _Optional[str] = ..., prompt_style: _Optional[str] = ..., prompt_format_version: _Optional[int] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., blas: _Optional[str] = ..., blas_gflops: _Optional[float] = ..., parameters: _Optional[int] = ..., weights_bytes: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    adapters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., path: _Optional[str] = ..., prompt_style: _Optional[str] = ..., prompt_format_version: _Optional[int] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., blas: _Optional[str] = ..., blas_gflops: _Optional[float] = ..., parameters: _Optional[int] = ..., weights_bytes: _Optional[int] = ..., problem: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_questions", "max_options", "max_samples", "max_message_bytes", "context_tokens", "forward_tokens", "queue_jobs", "queue_tokens", "job_deadline_seconds")
+    __slots__ = ("max_questions", "max_options", "max_samples", "max_message_bytes", "context_tokens", "forward_tokens", "queue_jobs", "queue_tokens", "job_deadline_seconds", "chat_rows", "chat_queue", "chat_max_tokens")
     MAX_QUESTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +51,9 @@ class Limits(_message.Message):
     QUEUE_JOBS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     JOB_DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CHAT_ROWS_FIELD_NUMBER: _ClassVar[int]
+    CHAT_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CHAT_MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     max_questions: int
     max_options: int
     max_samples: int
@@ -57,7 +63,10 @@ class Limits(_message.Message):
     queue_jobs: int
     queue_tokens: int
     job_deadline_seconds: float
-    def __init__(self, max_questions: _Optional[int] = ..., max_options: _Optional[int] = ..., max_samples: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., context_tokens: _Optional[int] = ..., forward_tokens: _Optional[int] = ..., queue_jobs: _Optional[int] = ..., queue_tokens: _Optional[int] = ..., job_deadline_seconds: _Optional[float] = ...) -> None: ...
+    chat_rows: int
+    chat_queue: int
+    chat_max_tokens: int
+    def __init__(self, max_questions: _Optional[int] = ..., max_options: _Optional[int] = ..., max_samples: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., context_tokens: _Optional[int] = ..., forward_tokens: _Optional[int] = ..., queue_jobs: _Optional[int] = ..., queue_tokens: _Optional[int] = ..., job_deadline_seconds: _Optional[float] = ..., chat_rows: _Optional[int] = ..., chat_queue: _Optional[int] = ..., chat_max_tokens: _Optional[int] = ...) -> None: ...
 
 class Calibration(_message.Message):
     __slots__ = ("temperature", "noul_temperature", "noul_bias")

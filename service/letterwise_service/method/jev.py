@@ -14,10 +14,11 @@ from ..errors import InvalidRequest, MalformedBody, Unsupported, Violation
 from . import jsontext
 from .answers import Answer, ChoiceAnswer, NoulAnswer, Skipped
 from .paths import JevPaths, shown
-from .request import Choice, DecisionRequest, Json, Noul, Option, Question, Score
-from .validation import DEFAULT_LIMITS, MAX_VIOLATIONS, Limits, check
+from .request import BATCH, INTERACTIVE, Adapter, Choice, DecisionRequest, Json, Noul, Option, Question, Score
+from .validation import DEFAULT_LIMITS, MAX_ADAPTER_SCALE, MAX_VIOLATIONS, Limits, check
 
-_BODY_FIELDS = ("state", "questions", "samples", "ask", "model")
+_BODY_FIELDS = ("state", "questions", "samples", "ask", "model", "adapter", "service_class")
+_ADAPTER_FIELDS = ("name", "scale")
 _IMAGE_FIELDS = ("images", "assets")
 _QUESTION_FIELDS = ("type", "instructions", "criteria", "ask_if")
 _OUTCOMES = ("true", "false")
@@ -128,12 +129,15 @@ class _Reader:
         self._keys_differ("", body)
         self._note_unused("", body, _BODY_FIELDS)
         questions = self._questions(body.get("questions"))
+        adapter = self._adapter(body.get("adapter"))
         request = DecisionRequest(
             state=body.get("state"),
             questions=questions,
             samples=self._samples(body.get("samples")),
             ask=self._ask(body.get("ask")),
             ignored=tuple(self._ignored[:_MAX_IGNORED]),
+            adapter=adapter,
+            service_class=self._service_class(body.get("service_class")),
         )
         return JevRequest(request, self._model(body.get("model")))
 
@@ -235,6 +239,31 @@ class _Reader:
             self._wrong("ask", "a list of question ids")
             return None
         return tuple(value)
+
+    def _adapter(self, value: Json) -> Adapter | None:
+        if value is None or isinstance(value, str):
+            return None if value is None else Adapter(value)
+        if not isinstance(value, dict):
+            self._wrong("adapter", 'the name of an adapter, or {"name": …, "scale": …}')
+            return None
+        self._keys_differ("adapter", value)
+        self._note_unused("adapter", value, _ADAPTER_FIELDS)
+        name, scale = value.get("name"), value.get("scale")
+        scale = 1 if scale is None else scale
+        if not isinstance(name, str):
+            self._wrong("adapter.name", "the name of an adapter, as text")
+        elif isinstance(scale, bool) or not isinstance(scale, int | float) or abs(scale) > MAX_ADAPTER_SCALE:
+            self._wrong("adapter.scale", f"a number from -{MAX_ADAPTER_SCALE} to {MAX_ADAPTER_SCALE}")
+        else:
+            return Adapter(name, float(scale))
+        return None
+
+    def _service_class(self, value: Json) -> str:
+        if value is None or value == INTERACTIVE:
+            return INTERACTIVE
+        if value != BATCH:
+            self._wrong("service_class", f"{INTERACTIVE} or {BATCH}")
+        return BATCH
 
     def _model(self, value: Json) -> str | None:
         if value is not None and (not isinstance(value, str) or jsontext.has_surrogate(value)):

@@ -57,6 +57,17 @@ class Score:
 Question: TypeAlias = Noul | Choice | Score
 
 
+INTERACTIVE, BATCH = "interactive", "batch"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A named LoRA adapter, and how much of it is added (1: as it was trained)."""
+
+    name: str
+    scale: float = 1.0
+
+
 @dataclass(frozen=True)
 class DecisionRequest:
     """A state and the questions about it.
@@ -64,6 +75,8 @@ class DecisionRequest:
     samples: how many option orders to read and average (1: the given order once).
     ask: the ids to answer, or None for all.
     ignored: names of fields that were accepted and not used, for the diagnostics.
+    adapter: the adapter to read with, or None for the model alone.
+    service_class: INTERACTIVE or BATCH: which work goes first.
     """
 
     state: Json
@@ -71,3 +84,5 @@ class DecisionRequest:
     samples: int = 1
     ask: tuple[str, ...] | None = None
     ignored: tuple[str, ...] = ()
+    adapter: Adapter | None = None
+    service_class: str = INTERACTIVE

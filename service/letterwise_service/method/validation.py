@@ -6,6 +6,7 @@ Owns what is allowed in a request. Pure functions on any thread; knows nothing o
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from .dependencies import answer_names, asked_questions, find_cycle
 from .images import holds_image
 from .jsontext import has_surrogate, value_problem
 from .paths import Paths, shown
-from .request import Choice, DecisionRequest, Json, Noul, Question, Score
+from .request import BATCH, INTERACTIVE, Adapter, Choice, DecisionRequest, Json, Noul, Question, Score
 
 MAX_ID_CHARACTERS = 256
 # An error travels in headers, which are small: a request wrong in more places names the first of them.
 MAX_VIOLATIONS = 10
+MAX_ADAPTER_SCALE = 100
 
 _LINE_SEPARATORS = ("Cc", "Zl", "Zp")
 
@@ -49,11 +51,21 @@ def check(request: DecisionRequest, paths: Paths, limits: Limits = DEFAULT_LIMIT
         raise InvalidRequest(broken)
 
 
-def check_state(state: Json) -> None:
+def check_state(state: Json, adapter: Adapter | None = None) -> None:
     """The same for a state that comes alone."""
     refuse_image(state)
-    if broken := list(_of_state(state)):
+    if broken := [*_of_state(state), *adapter_violations(adapter)]:
         raise InvalidRequest(broken)
+
+
+def adapter_violations(adapter: Adapter | None) -> Iterator[Violation]:
+    """What is wrong with any request's adapter in itself; whether there is one of that name is the engine's to say."""
+    if adapter is None:
+        return
+    if not 1 <= len(adapter.name) <= MAX_ID_CHARACTERS or has_surrogate(adapter.name):
+        yield Violation("adapter.name", "expected the name of an adapter")
+    if not math.isfinite(adapter.scale) or abs(adapter.scale) > MAX_ADAPTER_SCALE:
+        yield Violation("adapter.scale", f"expected a number from -{MAX_ADAPTER_SCALE} to {MAX_ADAPTER_SCALE}")
 
 
 def refuse_image(state: Json) -> None:
@@ -75,6 +87,9 @@ def _of_request(request: DecisionRequest, paths: Paths, limits: Limits) -> Itera
     yield from _of_state(request.state)
     if isinstance(request.samples, bool) or not isinstance(request.samples, int) or request.samples < 1:
         yield Violation("samples", "expected an integer of at least 1")
+    yield from adapter_violations(request.adapter)
+    if request.service_class not in (INTERACTIVE, BATCH):
+        yield Violation("service_class", f"expected {INTERACTIVE} or {BATCH}")
     if not request.questions:
         yield Violation("questions", "expected at least one question")
     if len(request.questions) > limits.max_questions:
