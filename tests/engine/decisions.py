@@ -8,12 +8,13 @@ from typing import Any
 
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.budgets import Admission, Budgets
-from letterwise_service.engine.jobs import Job, Served
+from letterwise_service.engine.jobs import Job
 from letterwise_service.engine.prefixes import PrefixStore
 from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.steps import Served
 from letterwise_service.engine.tokens import PromptTokens
 from letterwise_service.method.answers import Answer, Skipped
-from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option, Question, Score
+from letterwise_service.method.request import INTERACTIVE, Choice, DecisionRequest, Noul, Option, Question, Score
 from tests.engine.conftest import Heard
 from tests.tiny import byte_tokenizer
 
@@ -40,12 +41,13 @@ def make(
     samples: int = 1,
     seconds: float = 60.0,
     caller: float | None = None,
+    service_class: str = INTERACTIVE,
     also: Callable[[Any], None] | None = None,
 ) -> tuple[Job, Heard]:
     heard = Heard(also)
     admission = Admission(TOKENS, Budgets(100_000, 100_000), "plain")
-    request = DecisionRequest(state, questions, samples=samples)
-    permit = admission.admit(request) if questions else admission.admit_state(state)
+    request = DecisionRequest(state, questions, samples=samples, service_class=service_class)
+    permit = admission.admit(request) if questions else admission.admit_state(state, service_class=service_class)
     return Job(permit, heard, seconds, caller), heard
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from letterwise_service.engine.events import Accepted
 from letterwise_service.engine.jobs import Job
 from letterwise_service.engine.thread import Engine
-from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option, Score
+from letterwise_service.method.request import INTERACTIVE, Choice, DecisionRequest, Noul, Option, Score
 from tests.engine.conftest import Heard
 
 LATE = Noul("late", "Is it late?")
@@ -36,7 +37,16 @@ class Gate:
         self._open.set()
 
 
-def submit(engine: Engine, *questions: Any, state: Any = STATE, samples: int = 1, **settings: Any) -> tuple[Job, Heard]:
-    heard = Heard()
-    permit = engine.admit(DecisionRequest(state, questions or (LATE,), samples=samples))
+def submit(
+    engine: Engine,
+    *questions: Any,
+    state: Any = STATE,
+    samples: int = 1,
+    service_class: str = INTERACTIVE,
+    also: Callable[[Any], None] | None = None,
+    **settings: Any,
+) -> tuple[Job, Heard]:
+    heard = Heard(also)
+    request = DecisionRequest(state, questions or (LATE,), samples=samples, service_class=service_class)
+    permit = engine.admit(request)
     return engine.submit(permit, heard, **settings), heard

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from letterwise_service.engine.events import Diagnostics, PrefixProgress
-from letterwise_service.engine.jobs import Served
 from letterwise_service.engine.packing import FORWARD_TOKENS
 from letterwise_service.engine.prefixes import PrefixStore
 from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.steps import Served
 from tests.engine.conftest import found_reader
 from tests.engine.decisions import LATE, WHICH, finish, make, service, unpinned
 

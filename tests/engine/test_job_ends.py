@@ -11,10 +11,10 @@ import pytest
 
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.events import Answered, Completed, Failed
-from letterwise_service.engine.jobs import Served
 from letterwise_service.engine.packing import FORWARD_TOKENS
 from letterwise_service.engine.prefixes import PrefixStore
 from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.steps import Served
 from letterwise_service.errors import Cancelled, DeadlineExceeded, LetterwiseError, ReadFailed
 from letterwise_service.method.request import Choice, Option
 from tests.engine.conftest import found_reader
@@ -84,6 +84,63 @@ def test_deadline_runs_from_the_start_and_not_from_the_queue(served: Served) -> 
     job.submitted -= 50.0
     finish(job, served)
     assert heard.completed().diagnostics.queue_seconds >= 50.0
+
+
+@pytest.mark.parametrize(("own", "caller"), [(60.0, 30.0), (30.0, None)])
+def test_step_that_cannot_end_in_time_is_not_begun(
+    served: Served, forwards: list[int], own: float, caller: float | None
+) -> None:
+    """Less is left than a step takes: the job ends before its next forward, told both numbers, and pins nothing."""
+    job, heard = make(LATE, WHICH, seconds=own, caller=None if caller is None else time.monotonic() + caller)
+    job.step_time = served.step_time
+    job.start(served)
+    assert not job.advance()
+    for _ in range(40):
+        served.step_time.measured(45.0)
+    ran = len(forwards)
+    assert job.advance()
+    with pytest.raises(DeadlineExceeded, match=r"^29\.\d{3} s are left and one forward takes 4\d\.\d{3} s$"):
+        raise heard.error()
+    assert len(forwards) == ran
+    assert unpinned(served)
+
+
+def test_steps_are_measured_as_they_are_taken(served: Served) -> None:
+    """After a decision the time of a step is known, and no longer than the decision took."""
+    assert served.step_time.seconds is None
+    job, heard = make(LATE, WHICH)
+    finish(job, served)
+    assert served.step_time.seconds is not None
+    assert 0.0 < served.step_time.seconds < heard.completed().diagnostics.total_seconds
+
+
+def test_job_has_one_end(served: Served) -> None:
+    """Failed when it has ended already, well or not, it tells nothing more."""
+    (job, heard), (failed, told) = make(LATE), make(LATE)
+    finish(job, served)
+    for one in (job, failed, failed):
+        one.fail(LetterwiseError("the engine stopped"))
+    assert [type(event) for event in heard.events].count(Failed) == 0
+    assert [type(event) for event in told.events] == [Failed]
+
+
+def test_job_that_cannot_leave_well_ends_all_the_same(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault in keeping what a cancelled job has read is logged: the job ends as cancelled and pins nothing."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no room to keep it in")
+
+    monkeypatch.setattr(PrefixStore, "leave", fail)
+    job, heard = make(LATE)
+    job.start(served)
+    assert not job.advance()
+    job.cancel()
+    assert job.advance()
+    assert isinstance(heard.error(), Cancelled)
+    assert "no room to keep it in" in caplog.text
+    assert unpinned(served)
 
 
 def test_last_answer_completes_the_job_at_once(served: Served) -> None:

@@ -7,31 +7,11 @@ import time
 
 import pytest
 
-from letterwise_service.engine.budgets import Permit
 from letterwise_service.engine.jobs import Job
 from letterwise_service.engine.lineup import RUNNING_JOBS, JobQueue
-from letterwise_service.errors import Draining, EngineDown, QueueFull
-
-
-def job(tokens: int = 10, caller_deadline: float | None = None) -> Job:
-    permit = Permit(None, (1, 2), {}, passes=0, prompt_tokens=tokens, neutralized=0)
-    return Job(permit, lambda event: None, 60.0, caller_deadline)
-
-
-def queued(jobs: list[Job], max_jobs: int = 100, max_tokens: int = 10_000) -> JobQueue:
-    queue = JobQueue(max_jobs, max_tokens)
-    for one in jobs:
-        queue.put(one)
-    return queue
-
-
-def run(queue: JobQueue, one: Job, seconds: float, *, completed: bool = True) -> None:
-    """One job's whole life, `seconds` long by its own account."""
-    queue.put(one)
-    assert queue.turn(wait=False) == (one, True)
-    one.started = time.monotonic() - seconds
-    one.completed = completed
-    queue.remove(one)
+from letterwise_service.engine.steptime import StepTime
+from letterwise_service.errors import DeadlineExceeded, Draining, EngineDown, QueueFull
+from tests.engine.lines import job, queued, run
 
 
 def test_turns_go_round() -> None:
@@ -56,13 +36,14 @@ def test_few_jobs_run_at_once() -> None:
 def test_jobs_of_callers_who_left_go_first() -> None:
     """A cancelled or expired job leaves the queue at once, though eight run, and makes its place free."""
     jobs = [job() for _ in range(RUNNING_JOBS + 3)]
-    jobs[10] = job(caller_deadline=time.monotonic() - 1)
     queue = queued(jobs[:RUNNING_JOBS], max_jobs=11)
     for _ in range(RUNNING_JOBS):
         queue.turn(wait=False)
+    jobs[10] = job(caller_deadline=time.monotonic() + 0.05)
     for one in jobs[RUNNING_JOBS:]:
         queue.put(one)
     jobs[9].cancel()
+    time.sleep(0.06)
     with pytest.raises(QueueFull):
         queue.put(job())
     for gone in (jobs[9], jobs[10]):
@@ -196,3 +177,38 @@ def test_nudge_ends_a_wait_without_a_job() -> None:
     one = job()
     threading.Timer(0.05, lambda: queue.put(one)).start()
     assert queue.turn(wait=True) == (one, True)
+
+
+def test_caller_whose_time_is_shorter_than_a_step_is_refused_at_once() -> None:
+    """With both numbers, before it is queued; before any step was measured nobody is."""
+    queue, step_time = queued([]), StepTime()
+    soon = time.monotonic() + 0.5
+    one = Job(job().permit, lambda event: None, 60.0, soon, step_time)
+    queue.put(one)
+    step_time.measured(2.0)
+    with pytest.raises(DeadlineExceeded, match=r"0\.\d{3} s are left and one forward takes 2\.000 s"):
+        queue.put(Job(job().permit, lambda event: None, 60.0, soon, step_time))
+    queue.put(Job(job().permit, lambda event: None, 60.0, soon + 5, step_time))
+    assert len(queue) == 2
+
+
+def test_waiting_job_that_can_end_in_time_no_more_leaves_first() -> None:
+    """Nobody waits for its turn in vain: it leaves the queue to be told."""
+    step_time = StepTime()
+    ahead, late = job(), Job(job().permit, lambda event: None, 60.0, time.monotonic() + 1.0, step_time)
+    queue = queued([ahead, late])
+    step_time.measured(5.0)
+    assert queue.turn(wait=False) == (late, True)
+
+
+def test_step_time_is_smoothed_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slow step moves it a fifth of the way; after half a minute without a step it says nothing."""
+    step_time, now = StepTime(), time.monotonic()
+    assert step_time.seconds is None
+    step_time.measured(1.0)
+    step_time.measured(2.0)
+    assert step_time.seconds == pytest.approx(1.2)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 31.0)
+    assert step_time.seconds is None
+    step_time.measured(4.0)
+    assert step_time.seconds == 4.0

@@ -6,6 +6,7 @@ import functools
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -146,6 +147,19 @@ def test_prefix_bits_do_not_depend_on_what_is_read_between(reader_of: ReaderOf) 
     for first, i in zip(firsts, (1, 2), strict=True):
         pairs = zip(views.arrays(first), views.arrays(caches[i]), strict=True)
         assert all(mx.array_equal(a, b).item() for a, b in pairs)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_pace_changes_no_bit(reader_of: ReaderOf, architecture: str) -> None:
+    """A forward a step, spread over the lanes, or a forward on each: the same scores, in fewer steps or more."""
+    found = reader_of(architecture)
+    fast, slow = (Reader(found.model, found.manner, streams()) for _ in range(2))
+    slow.pace.forwards = 1
+    prefix, tails = random_ids(300), [random_ids(n, seed=i) for i, n in enumerate((20, 25, 31, 17, 30, 28, 61, 64))]
+    assert read(slow, prefix, tails) == read(fast, prefix, tails)
+    assert [len(list(reader.prefill(prefix, Work()))) for reader in (fast, slow)] == [2, 3]
+    adapted = slow.publishing(slow.manner, nullcontext)
+    assert adapted.pace is slow.pace
 
 
 def test_log_total_is_over_the_whole_vocabulary(reader_of: ReaderOf) -> None:

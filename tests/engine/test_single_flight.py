@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from letterwise_service.engine.events import Accepted, Completed
-from letterwise_service.engine.jobs import Job, Served
+from letterwise_service.engine.jobs import Job
 from letterwise_service.engine.packing import FORWARD_TOKENS
 from letterwise_service.engine.prefixes import PrefixStore
 from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.steps import Served
 from letterwise_service.engine.thread import Engine
 from letterwise_service.errors import Cancelled, DeadlineExceeded, LetterwiseError
 from letterwise_service.method.request import DecisionRequest

@@ -128,8 +128,8 @@ def test_cancelled_decisions_end_and_leave_the_others_alone(engine: Engine) -> N
 def test_deadlines_of_caller_and_job_end_the_decision(engine: Engine, started: Callable[..., Engine]) -> None:
     """The caller's time runs in the queue too; the job's own only from when it leaves it."""
     gate = Gate(engine)
-    _, heard = submit(engine, LATE, deadline_seconds=0.01)
-    time.sleep(0.05)
+    _, heard = submit(engine, LATE, deadline_seconds=0.5)
+    time.sleep(0.6)
     gate.open()
     assert isinstance(heard.error(), DeadlineExceeded)
     short = started(job_deadline_seconds=1e-9)

@@ -7,7 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,10 @@ import pytest
 from letterwise_service.config import EngineConfig
 from letterwise_service.engine import thread as thread_module
 from letterwise_service.engine.budgets import Permit
+from letterwise_service.engine.chat import ChatLane
+from letterwise_service.engine.events import ChatFinished, Completed, Failed
 from letterwise_service.engine.jobs import Job
+from letterwise_service.engine.lineup import JobQueue
 from letterwise_service.engine.reader import Reader
 from letterwise_service.engine.thread import Engine
 from letterwise_service.errors import (
@@ -26,7 +29,8 @@ from letterwise_service.errors import (
     ModelUnsuitable,
     ReadFailed,
 )
-from letterwise_service.method.request import DecisionRequest
+from letterwise_service.method.chat import ChatMessage, ChatRequest
+from letterwise_service.method.request import BATCH, DecisionRequest
 from tests.engine.conftest import Heard
 from tests.engine.engines import LATE, STATE, WHICH, Gate, submit
 from tests.tiny import CHATML, tiny_folder
@@ -130,10 +134,41 @@ def kill(*_: Any, **__: Any) -> Any:
     raise Fatal("no more")
 
 
-@pytest.mark.parametrize("stage", ["load", "start", "forward", "prefix", "turn"])
-def test_death_of_the_thread_leaves_nobody_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
-    """Wherever the thread dies, waiting, running and later callers are all told, and the callbacks run."""
-    dying = Engine(EngineConfig(model=str(folder)))
+def once(original: Any) -> Any:
+    """A generator function that gives its first value and then kills."""
+
+    def broken(*arguments: Any, **settings: Any) -> Iterator[Any]:
+        yield next(original(*arguments, **settings))
+        kill()
+
+    return broken
+
+
+def patched(target: Any, name: str, broken: Callable[[Any], Any] = lambda original: kill) -> Stage:
+    return lambda monkeypatch, engine: monkeypatch.setattr(target, name, broken(getattr(target, name)))
+
+
+def in_an_errand(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    engine._errands.add(kill)
+
+
+Stage = Callable[[pytest.MonkeyPatch, Engine], None]
+STAGES: dict[str, Stage] = {
+    "a turn": patched(JobQueue, "turn"),
+    "an errand": in_an_errand,
+    "leaving the queue": patched(Job, "start"),
+    "before the prefix": patched(Reader, "extend"),
+    "in the prefix": patched(Reader, "extend", once),
+    "before the tails": patched(Reader, "read"),
+    "between tails": patched(Reader, "read", once),
+    "a job's end": patched(JobQueue, "remove"),
+    "a step of chat": patched(ChatLane, "step"),
+    "a token of chat": patched(ChatLane, "_take"),
+}
+
+
+def watched(dying: Engine) -> queue.SimpleQueue[str]:
+    """The callbacks on the engine's death as they are called; the first raises."""
     calls: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def raising() -> None:
@@ -142,34 +177,86 @@ def test_death_of_the_thread_leaves_nobody_waiting(folder: Path, monkeypatch: py
 
     dying.on_death(raising)
     dying.on_death(lambda: calls.put("told"))
-    if stage == "load":
-        monkeypatch.setattr(Engine, "_load", kill)
-        dying.start()
-        with pytest.raises(LoadFailed):
-            dying.wait_ready(30)
-    else:
-        dying.start()
-        dying.wait_ready(60)
-        gate = Gate(dying)
-        flights = [submit(dying, WHICH)[1] for _ in range(10)]
-        target, name = {
-            "start": (Job, "start"),
-            "forward": (Reader, "read"),
-            "prefix": (Reader, "extend"),
-            "turn": (type(dying._queue), "turn"),
-        }[stage]
-        monkeypatch.setattr(target, name, kill)
-        gate.open()
-        for heard in [*flights, gate.heard]:
-            assert isinstance(heard.error(), EngineDown)
+    return calls
+
+
+def check_dead(dying: Engine, calls: queue.SimpleQueue[str]) -> None:
+    """The callbacks have run, once; the thread is gone; whoever comes now is refused."""
     assert [calls.get(timeout=10), calls.get(timeout=10)] == ["raised", "told"]
     dying._thread.join(10)
+    assert not dying._thread.is_alive()
+    assert calls.empty()
     assert not dying.alive
-    with pytest.raises(LetterwiseError):
-        dying.admit_state("x")
-    with pytest.raises(EngineDown):
-        dying.submit(Permit(None, (1,), {}, 0, 1, 0), Heard())
+    assert len(dying._queue) == 0
+    for late in (
+        lambda: dying.admit_state("x"),
+        lambda: dying.submit(Permit(None, (1,), {}, 0, 1, 0), Heard()),
+        dying.check_store,
+    ):
+        with pytest.raises(LetterwiseError):
+            late()
     dying.close()
+
+
+def chat(engine: Engine, ends: list[Any]) -> None:
+    """One chat, which adds its last event to `ends`."""
+    request = ChatRequest((ChatMessage("user", "Where is it?"),), max_tokens=200)
+    listener: Any = lambda event: isinstance(event, ChatFinished | Failed) and ends.append(event)  # noqa: E731
+    engine.submit_chat(engine.admit_chat(request), listener)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_death_of_the_thread_leaves_nobody_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    """Wherever the thread dies, every caller, waiting or running, has exactly one end, and later ones are refused."""
+    dying = Engine(EngineConfig(model=str(folder)))
+    calls = watched(dying)
+    dying.start()
+    dying.wait_ready(60)
+    gate, chats = Gate(dying), list[Any]()
+    flights = [submit(dying, WHICH)[1] for _ in range(10)]
+    flights += [submit(dying, service_class=BATCH)[1], gate.heard]
+    for _ in range(3):
+        chat(dying, chats)
+    STAGES[stage](monkeypatch, dying)
+    errand = dying._errands.add(lambda: None)
+    gate.open()
+    check_dead(dying, calls)
+    ends = [[event for event in heard.events if isinstance(event, Completed | Failed)] for heard in flights]
+    assert [len(each) for each in ends] == [1] * 12
+    failures = [event.error for (event,) in ends if isinstance(event, Failed)]
+    assert all(type(error) is EngineDown for error in failures)
+    assert len(failures) >= 11
+    assert len(chats) == 3
+    assert all(isinstance(event, Failed) and type(event.error) is EngineDown for event in chats)
+    assert errand.done()
+
+
+def test_death_of_an_idle_thread_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nobody waiting, those who are told of it are told, and the next caller is refused."""
+    dying = Engine(EngineConfig(model=str(folder)))
+    calls = watched(dying)
+    dying.start()
+    dying.wait_ready(60)
+    submit(dying)[1].completed()
+    assert dying.wait_idle(10)
+    errand = dying._errands.add(kill)
+    dying._queue.nudge()
+    with pytest.raises(EngineDown):
+        errand.result(10)
+    check_dead(dying, calls)
+
+
+def test_death_while_loading_leaves_nobody_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for the model is told, and a job that was put in the queue before has its end."""
+    monkeypatch.setattr(Engine, "_load", kill)
+    dying, heard = Engine(EngineConfig(model=str(folder))), Heard()
+    calls = watched(dying)
+    dying.submit(Permit(None, (1,), {}, 0, 1, 0), heard)
+    dying.start()
+    with pytest.raises(LoadFailed):
+        dying.wait_ready(30)
+    assert isinstance(heard.error(), EngineDown)
+    check_dead(dying, calls)
 
 
 def test_listener_that_raises_ends_nothing(engine: Engine) -> None:

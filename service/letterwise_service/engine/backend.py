@@ -44,15 +44,29 @@ def _open_file_limit_kept() -> Iterator[None]:
 
 
 with _open_file_limit_kept():
+    from mlx_lm.generate import BatchGenerator as MlxLmBatchGenerator
     from mlx_lm.models import activations as mlx_lm_activations
     from mlx_lm.models import cache as mlx_lm_caches
+    from mlx_lm.models import switch_layers as mlx_lm_experts
 
 # Neither package's Python half is typed whole.
 nn: Any = mlx_nn
 activations: Any = mlx_lm_activations
 caches: Any = mlx_lm_caches
+BatchGenerator: Any = MlxLmBatchGenerator
+experts: Any = mlx_lm_experts
 
-__all__ = ["Backend", "activations", "caches", "measure_gflops", "mx", "nn", "open_backend"]
+__all__ = [
+    "Backend",
+    "BatchGenerator",
+    "activations",
+    "caches",
+    "experts",
+    "measure_gflops",
+    "mx",
+    "nn",
+    "open_backend",
+]
 
 
 @dataclass(frozen=True)

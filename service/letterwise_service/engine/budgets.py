@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..errors import TooLong
+from ..errors import InvalidRequest, TooLong, Violation
 from ..method.decision import bound_passes, count_passes
 from ..method.prompt import state_message
-from ..method.request import DecisionRequest, Json
+from ..method.request import INTERACTIVE, Adapter, DecisionRequest, Json
 from .packing import FORWARD_TOKENS
 from .tokens import Encoded, PromptTokens, common_start
 
@@ -30,6 +30,7 @@ class Permit:
 
     tails: the ids after the prefix of every pass whose text was known beforehand, by that text.
     passes, prompt_tokens: planned; questions that come to be skipped make them fewer.
+    adapter: what the model reads with, or None for the model alone. service_class: INTERACTIVE or BATCH.
     """
 
     request: DecisionRequest | None
@@ -38,6 +39,8 @@ class Permit:
     passes: int
     prompt_tokens: int
     neutralized: int
+    adapter: Adapter | None = None
+    service_class: str = INTERACTIVE
 
 
 @dataclass(frozen=True)
@@ -86,20 +89,29 @@ class Budgets:
                 )
 
 
-class Admission:
-    """Turns requests into permits. `style`: the prompt style, resolved."""
+def check_known(adapter: Adapter | None, names: Sequence[str]) -> None:
+    """Raises InvalidRequest for an adapter that is none of those loaded, `names`."""
+    if adapter is not None and adapter.name not in names:
+        known = f"one of the adapters {', '.join(names)}" if names else "none: no adapters are loaded here"
+        raise InvalidRequest([Violation("adapter.name", f"expected {known}")])
 
-    def __init__(self, tokens: PromptTokens, budgets: Budgets, style: str) -> None:
+
+class Admission:
+    """Turns requests into permits. `style`: the prompt style, resolved. adapters: the names of those loaded."""
+
+    def __init__(self, tokens: PromptTokens, budgets: Budgets, style: str, adapters: Sequence[str] = ()) -> None:
         self._tokens = tokens
         self._budgets = budgets
         self._style = style
+        self._adapters = tuple(adapters)
 
     def admit(self, request: DecisionRequest) -> Permit:
-        """Tokenises each pass in one order, the state first, and bounds the rest. Raises TooLong.
+        """Tokenises each pass in one order, the state first, and bounds the rest. Raises TooLong, InvalidRequest.
 
         What is refused is refused before the work that it would have made: a state that does not fit before any pass
         is written, passes too many for one decision before any is tokenised.
         """
+        check_known(request.adapter, self._adapters)
         state = state_message(request.state)
         opening = self._opening(state)
         passes = count_passes(request)
@@ -121,14 +133,26 @@ class Admission:
             passes=passes,
             prompt_tokens=prompt_tokens,
             neutralized=_count_neutralized(opening, encoded),
+            adapter=request.adapter,
+            service_class=request.service_class,
         )
 
-    def admit_state(self, state: Json) -> Permit:
-        """A permit to read a state's prefix alone. Raises TooLong."""
+    def admit_state(self, state: Json, *, adapter: Adapter | None = None, service_class: str = INTERACTIVE) -> Permit:
+        """A permit to read a state's prefix alone. Raises TooLong, InvalidRequest."""
+        check_known(adapter, self._adapters)
         message = state_message(state)
         opening = self._opening(message)
         prefix = _prefix(opening, self._tokens.messages([message + _ANY_QUESTION])[0])
-        return Permit(None, prefix, {}, passes=0, prompt_tokens=len(prefix), neutralized=opening.neutralized)
+        return Permit(
+            None,
+            prefix,
+            {},
+            passes=0,
+            prompt_tokens=len(prefix),
+            neutralized=opening.neutralized,
+            adapter=adapter,
+            service_class=service_class,
+        )
 
     def _opening(self, message: str) -> Encoded:
         """The prompt up to the state's end, once it is known to fit."""

@@ -70,7 +70,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise LoadFailed(f"{folder} has no tokenizer ({', '.join(_TOKENIZER_FILES)})")
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for path in files:
-        tensors.update(_tensors(path))
+        tensors.update(tensors_of(path))
     return Checkpoint(folder, config, tensors, files)
 
 
@@ -102,8 +102,8 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The tensors of one safetensors file, after a check that the file holds all their bytes."""
+def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The tensors of one safetensors file, after a check that the file holds all their bytes. Raises LoadFailed."""
     size = path.stat().st_size
     try:
         with path.open("rb") as file:

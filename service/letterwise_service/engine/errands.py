@@ -34,24 +34,32 @@ class Errands:
         return future
 
     def run(self) -> None:
-        """Make the calls that wait; what one raises is its caller's to hear."""
-        for call, future in self._taken():
+        """Make the calls that wait; what one raises is its caller's to hear, and the thread's too if it is fatal."""
+        while (taken := self._next()) is not None:
+            call, future = taken
             if not future.set_running_or_notify_cancel():
                 continue
             try:
                 future.set_result(call())
             except Exception as error:
                 future.set_exception(error)
+            except BaseException:  # the thread dies of it; the caller must not wait for ever
+                _refuse(future)
+                raise
 
     def close(self) -> None:
         """Refuse what waits and what comes."""
-        for _, future in self._taken(closing=True):
-            if future.set_running_or_notify_cancel():
-                future.set_exception(EngineDown("the engine has stopped"))
-
-    def _taken(self, *, closing: bool = False) -> list[tuple[Callable[[], Any], Future[Any]]]:
         with self._lock:
-            self._closed = self._closed or closing
-            taken = list(self._waiting)
-            self._waiting.clear()
-            return taken
+            self._closed = True
+        while (taken := self._next()) is not None:
+            _, future = taken
+            if future.set_running_or_notify_cancel():
+                _refuse(future)
+
+    def _next(self) -> tuple[Callable[[], Any], Future[Any]] | None:
+        with self._lock:
+            return self._waiting.popleft() if self._waiting else None
+
+
+def _refuse(future: Future[Any]) -> None:
+    future.set_exception(EngineDown("the engine has stopped"))

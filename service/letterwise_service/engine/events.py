@@ -91,8 +91,38 @@ class Failed:
     error: LetterwiseError
 
 
+@dataclass(frozen=True)
+class ChatStarted:
+    """A chat's prompt was read; `reused_tokens` of it were kept from an earlier chat."""
+
+    prompt_tokens: int
+    reused_tokens: int
+
+
+@dataclass(frozen=True)
+class ChatText:
+    """More of the message: text to append, and the tokens generated since the last event, (id, ln probability)."""
+
+    text: str
+    tokens: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class ChatFinished:
+    """The last event of a chat that ended well. `reason`: stop or length. Seconds are wall time from acceptance."""
+
+    model: str
+    reason: str
+    prompt_tokens: int
+    output_tokens: int
+    queue_seconds: float
+    total_seconds: float
+
+
 Event: TypeAlias = Accepted | PrefixProgress | Answered | WasSkipped | Completed | Failed
 Listener: TypeAlias = Callable[[Event], None]
+ChatEvent: TypeAlias = ChatStarted | ChatText | ChatFinished | Failed
+ChatListener: TypeAlias = Callable[[ChatEvent], None]
 
 
 @dataclass(frozen=True)
@@ -114,6 +144,8 @@ class ModelInfo:
     parameters: int
     weights_bytes: int
     problem: str | None = None
+    adapters: tuple[str, ...] = ()
+    chats: bool = True  # whether it continues conversations here
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The last layer: where a hidden state becomes letter scores, and the self-check that picks how.
 
 Engine thread. Two paths, one picked per model by trying: `rows` multiplies the hidden state by the head's letter
-rows in float32; `logits` reads the letter columns of whatever the whole model gives. Knows nothing of prompts.
+rows in float32; `logits` reads the letter columns of whatever the whole model gives, or of what its head gives where an
+adapter adds to that by its scale. Knows nothing of prompts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .adapted import unadapted
 from .backend import mx, nn
 
 ROWS, LOGITS = "rows", "logits"
@@ -31,7 +33,7 @@ class Trunk:
 
 @dataclass(frozen=True)
 class LetterHead:
-    """Scores at answer positions. `path` is "rows" or "logits"."""
+    """Scores at answer positions. `path` is "rows" or "logits"; with a trunk, the latter reads its head's columns."""
 
     path: str
     letter_ids: tuple[int, ...]
@@ -51,17 +53,23 @@ class LetterHead:
         blocks = [
             self._block(last[start : start + _ROWS_PER_PRODUCT]) for start in range(0, len(last), _ROWS_PER_PRODUCT)
         ]
-        letters, totals = (mx.concatenate(list(parts))[: len(last)] for parts in zip(*blocks, strict=True))
+        letters, totals = (mx.concatenate(list(parts)) for parts in zip(*blocks, strict=True))
         return letters, totals
 
     def _block(self, last: Any) -> tuple[Any, Any]:
         """Scores and totals of up to 16 positions, with as many unused rows as make it 16."""
         assert self.trunk is not None
-        last = mx.pad(last, [(0, _ROWS_PER_PRODUCT - len(last)), (0, 0)])
+        used = len(last)
+        last = mx.pad(last, [(0, _ROWS_PER_PRODUCT - used), (0, 0)])
+        logits = self.trunk.head(last).astype(mx.float32)
+        # the sum's exp is one number at a time in mlx, and costs more than a row's product
+        return self._letters(last, logits)[:used], mx.logsumexp(logits[:used], axis=-1)
+
+    def _letters(self, last: Any, logits: Any) -> Any:
+        if self.rows is None:
+            return logits[:, mx.array(self.letter_ids)]
         letters = last.astype(mx.float32) @ self.rows.T
-        if self.bias is not None:
-            letters = letters + self.bias
-        return letters, mx.logsumexp(self.trunk.head(last).astype(mx.float32), axis=-1)
+        return letters if self.bias is None else letters + self.bias
 
 
 def pick_head(model: Any, letter_ids: Sequence[int], probe: Any) -> LetterHead:
@@ -82,8 +90,9 @@ def _try_rows(trunk: Trunk, letters: tuple[int, ...], probe: Any, whole: Any) ->
     try:
         last = trunk.body(probe, cache=None)[:, -1]
         logits = trunk.head(last)
-        rows, bias = _letter_rows(trunk.layer, letters)
-        head = LetterHead(ROWS, letters, trunk, rows, bias)
+        layer = unadapted(trunk.layer)
+        rows, bias = (None, None) if layer is None else _letter_rows(layer, letters)
+        head = LetterHead(LOGITS if rows is None else ROWS, letters, trunk, rows, bias)
         scores, _ = head.scores(last)
         tolerance = _TOLERANCE.get(str(logits.dtype).removeprefix("mlx.core."), 1e-4)
         size = max(1.0, *(abs(x) for x in whole[0].tolist()))

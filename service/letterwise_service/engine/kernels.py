@@ -1,7 +1,7 @@
 """Attention, the gated activation and linear layers for processors.
 
 mlx's own attention and activation spend most of their time in exp, one number at a time; and a forward that runs alone
-leaves one of the two streams idle, so its products are spread over both (`spread`), by output columns and by heads.
+leaves one of the two streams idle, so its parts are spread over both (`lanes.py`).
 
 Engine thread. `install` puts them in mlx's and mlx-lm's places once, on the processor alone; Metal and CUDA keep the
 stock operations. Both compute in plain mlx operations, so they need no compiler of ours, and their results differ from
@@ -21,9 +21,11 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+from . import lanes
 from .backend import activations, mx, nn
 
 _SCALE = 1 / 16
@@ -35,10 +37,8 @@ _stock_attention = mx.fast.scaled_dot_product_attention
 _stock_swiglu = activations.swiglu
 _stock_linear = nn.Linear.__call__
 _stock_as_linear = nn.Embedding.as_linear
-# Products of fewer output columns than this are not worth two streams.
-_SPREAD_COLUMNS = 512
-# The streams that the forward being built is spread over; empty for a forward that has one of its own.
-_lanes: tuple[Any, ...] = ()
+# A head's product is worth both lanes by itself, and its halves meet at whole tiles of the BLAS.
+_HEAD_COLUMNS, _TILE_COLUMNS = 4096, 16
 _installed = False
 # Joined keys → (prefix keys and values, own keys and values), for the forward that is being built.
 _shared: dict[int, tuple[Any, Any, Any, Any, Any]] = {}
@@ -78,42 +78,31 @@ def _use(chosen_attention: Any, chosen_swiglu: Any) -> None:
     _installed = ours
 
 
-@contextlib.contextmanager
-def spread(lanes: Sequence[Any]) -> Iterator[None]:
-    """Build what is built inside the block over all `lanes`; the bits are those of one (`probe.py` makes sure)."""
-    global _lanes  # noqa: PLW0603 - the engine thread builds one forward at a time
-    _lanes = tuple(lanes) if _installed and len(lanes) == 2 else ()
-    try:
-        yield
-    finally:
-        _lanes = ()
-
-
 def linear(self: Any, x: Any) -> Any:
-    """nn.Linear's call: x Wᵀ + b, spread over the lanes by output columns."""
-    if not _spreads(self.weight):
+    """nn.Linear's call: x Wᵀ + b, on a lane of its own beside others that read the same x; a head on both."""
+    weight, bias = self.weight, self.get("bias")
+    if not lanes.active() or weight.dtype != mx.float32:
         return _stock_linear(self, x)
-    return _by_columns(x, self.weight, self.get("bias"))
+    if weight.shape[0] >= _HEAD_COLUMNS:
+        return _by_columns(x, weight, bias)
+    return lanes.product(x, weight.shape[0], partial(_stock_linear, self, x))
 
 
 def as_linear(self: Any, x: Any) -> Any:
-    """nn.Embedding's use as a head, spread in the same way."""
-    return _by_columns(x, self.weight, None) if _spreads(self.weight) else _stock_as_linear(self, x)
-
-
-def _spreads(weight: Any) -> bool:
-    return bool(_lanes) and weight.shape[0] >= _SPREAD_COLUMNS and weight.dtype == mx.float32
+    """nn.Embedding's use as a head, on both lanes."""
+    if not lanes.active() or self.weight.dtype != mx.float32:
+        return _stock_as_linear(self, x)
+    return _by_columns(x, self.weight, None)
 
 
 def _by_columns(x: Any, weight: Any, bias: Any) -> Any:
-    """The two halves of the output columns, one on each lane."""
-    middle = weight.shape[0] // 2 // 16 * 16  # whole tiles of the BLAS, so that no column falls into another kernel
-    halves = []
-    for lane, part in zip(_lanes, (slice(None, middle), slice(middle, None)), strict=True):
-        with mx.stream(lane):
-            columns = weight[part].T
-            halves.append(x @ columns if bias is None else mx.addmm(bias[part], x, columns))
-    return mx.concatenate(halves, axis=-1)
+    """x Wᵀ + b by the two halves of the output columns."""
+
+    def part(start: int, end: int) -> Any:
+        columns = weight[start:end].T
+        return x @ columns if bias is None else mx.addmm(bias[start:end], x, columns)
+
+    return lanes.halves(weight.shape[0], part, axis=-1, step=_TILE_COLUMNS)
 
 
 def join_shared(prefix: tuple[Any, Any], own: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -152,20 +141,29 @@ def attention(q: Any, k: Any, v: Any, *, scale: float, mask: Any = None, sinks: 
         prefix_k, prefix_v, own_k, own_v = k[:, :, :past], v[:, :, :past], k[:, :, past:], v[:, :, past:]
     else:
         return _stock_attention(q, k, v, scale=scale, mask=mask, sinks=sinks, stream=stream)
-    return _by_heads(q * scale, prefix_k, prefix_v, own_k, own_v)
+    return _spread_attention(q * scale, (prefix_k, prefix_v), (own_k, own_v))
 
 
-def _by_heads(q: Any, *parts: Any) -> Any:
-    """`_two_part`, spread over the lanes by key/value heads."""
-    heads = parts[0].shape[1]
-    if not _lanes or heads < 2:
-        return _two_part(q, *parts)
-    middle, group = (heads + 1) // 2, q.shape[1] // heads
-    found = []
-    for lane, (start, end) in zip(_lanes, ((0, middle), (middle, heads)), strict=True):
-        with mx.stream(lane):
-            found.append(_two_part(q[:, start * group : end * group], *(part[:, start:end] for part in parts)))
-    return mx.concatenate(found, axis=1)
+def _spread_attention(q: Any, prefix: tuple[Any, Any], own: tuple[Any, Any]) -> Any:
+    """`_two_part`, spread over the lanes by rows, or by key/value heads where these fall into more equal halves."""
+    rows, heads = q.shape[0], prefix[0].shape[1]
+    group = q.shape[1] // heads
+
+    def some_rows(start: int, end: int) -> Any:
+        return _two_part(q[start:end], *prefix, *(part[start:end] for part in own))
+
+    def some_heads(start: int, end: int) -> Any:
+        return _two_part(q[:, start * group : end * group], *(part[:, start:end] for part in (*prefix, *own)))
+
+    if not lanes.active():
+        return _two_part(q, *prefix, *own)
+    if _larger_half(rows) <= _larger_half(heads):
+        return lanes.halves(rows, some_rows, axis=0)
+    return lanes.halves(heads, some_heads, axis=1)
+
+
+def _larger_half(size: int) -> float:
+    return (size + 1) // 2 / size
 
 
 def _two_part(q: Any, prefix_k: Any, prefix_v: Any, own_k: Any, own_v: Any) -> Any:
@@ -245,14 +243,7 @@ def swiglu(gate: Any, x: Any) -> Any:
     """silu(gate) · x, as mlx-lm's; silu(g) = max(g, 0) - |g| / (exp |g| + 1)."""
     if gate.dtype != mx.float32:
         return _stock_swiglu(gate, x)
-    if not _lanes or gate.ndim != 3 or gate.shape[1] < 2:
-        return _swiglu(gate, x)
-    middle = gate.shape[1] // 2
-    found = []
-    for lane, part in zip(_lanes, (slice(None, middle), slice(middle, None)), strict=True):
-        with mx.stream(lane):
-            found.append(_swiglu(gate[:, part], x[:, part]))
-    return mx.concatenate(found, axis=1)
+    return _swiglu(gate, x)
 
 
 def _swiglu(gate: Any, x: Any) -> Any:

@@ -1,7 +1,8 @@
 """Where admitted jobs wait, bounded by jobs and by tokens, and the turns that running ones take.
 
-Shared between threads, under one lock. A few jobs run at once, each holding its prefix; they take turns of one step,
-so none waits more than its turn, whatever the size of the others. Knows nothing of what a job does.
+Shared between threads, under one lock; `turn` is the engine thread's. A few jobs run at once, each holding its prefix;
+they take turns of one step, so none waits more than its turn, whatever the size of the others. Batch jobs have places
+of their own and get turns only while no interactive job could use one. Knows nothing of what a job does.
 """
 
 from __future__ import annotations
@@ -9,40 +10,89 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
+from .. import metrics
 from ..errors import Draining, EngineDown, QueueFull
+from ..method.request import BATCH
 from .jobs import Job
 
-# Jobs that take turns; the rest wait, so that memory holds this many prefixes in use and no more.
+# Jobs of each class that take turns; the rest wait, so that memory holds this many prefixes in use and no more.
 RUNNING_JOBS = 8
+RUNNING_BATCH_JOBS = 2
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 30.0
 
 
+class _Class:
+    """The jobs of one class of service, waiting and running, and how fast they have been leaving."""
+
+    def __init__(self, max_jobs: int, max_tokens: int, places: int) -> None:
+        self.waiting: deque[Job] = deque()
+        self.running: deque[Job] = deque()
+        self.tokens = 0
+        self.rate = 0.0  # prompt tokens a second, smoothed
+        self._max_jobs, self._max_tokens, self._places = max_jobs, max_tokens, places
+
+    @property
+    def jobs(self) -> int:
+        return len(self.waiting) + len(self.running)
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether a job of so many tokens may wait; one that is larger than the bound may when it is alone."""
+        return self.jobs < self._max_jobs and (not self.tokens or self.tokens + tokens <= self._max_tokens)
+
+    def leaving(self) -> Job | None:
+        """The job that has waited longest, if there is a place for it among the running."""
+        return self.waiting[0] if self.waiting and len(self.running) < self._places else None
+
+    def rotate(self) -> Job | None:
+        """The next running job that a step would help, at the end of the line from now on."""
+        for _ in range(len(self.running)):
+            self.running.rotate(-1)
+            if not self.running[-1].blocked:
+                return self.running[-1]
+        return None
+
+    def remove(self, job: Job) -> None:
+        self.running.remove(job)
+        self.tokens -= _size(job)
+        if job.completed:
+            self._learn_rate(job)
+
+    def _learn_rate(self, job: Job) -> None:
+        seconds = max(time.monotonic() - job.started, 1e-3)
+        rate = _size(job) * (len(self.running) + 1) / seconds
+        self.rate = rate if not self.rate else 0.8 * self.rate + 0.2 * rate
+
+
 class JobQueue:
-    """Jobs of at most `max_jobs` and `max_tokens` prompt tokens, waiting and running together."""
+    """Interactive jobs of at most `max_jobs` and `max_tokens` prompt tokens, and batch jobs of at most half of that.
+
+    Waiting and running ones count together. A batch job is refused, too, where both classes together would pass the
+    bounds; an interactive one never for a batch job's sake.
+    """
 
     def __init__(self, max_jobs: int, max_tokens: int) -> None:
-        self._max_jobs = max_jobs
-        self._max_tokens = max_tokens
+        self._max_jobs, self._max_tokens = max_jobs, max_tokens
+        self._interactive = _Class(max_jobs, max_tokens, RUNNING_JOBS)
+        self._batch = _Class(max(1, max_jobs // 2), max(1, max_tokens // 2), RUNNING_BATCH_JOBS)
         self._changed = threading.Condition()
-        self._waiting: deque[Job] = deque()
-        self._running: deque[Job] = deque()
-        self._tokens = 0
         self._nudged = False
         self._refusal: type[Draining] | type[EngineDown] | None = None
-        self._rate = 0.0  # prompt tokens a second that jobs have been leaving at, smoothed
 
     def put(self, job: Job) -> None:
-        """Raises QueueFull with a time to come back, Draining or EngineDown."""
+        """Raises QueueFull with a time to come back, DeadlineExceeded, Draining or EngineDown."""
         with self._changed:
             if self._refusal is not None:
                 raise self._refusal("the service takes no new decisions now")
-            if self._jobs() >= self._max_jobs or (self._tokens and self._tokens + _size(job) > self._max_tokens):
-                here = f"{self._jobs()} decisions with {self._tokens} prompt tokens"
-                raise QueueFull(f"{here} are waiting or running", retry_after_seconds=self._retry_seconds())
-            self._waiting.append(job)
-            self._tokens += _size(job)
-            self._changed.notify_all()
+            if (overdue := job.overdue()) is not None:
+                raise overdue
+            if not self._has_room(job):
+                raise self._full(job)
+            own = self._class_of(job)
+            own.waiting.append(job)
+            own.tokens += _size(job)
+            self._tell()
 
     def turn(self, *, wait: bool) -> tuple[Job, bool] | None:
         """The job whose turn it is, and whether it leaves the queue by it; None when there is none."""
@@ -51,22 +101,18 @@ class JobQueue:
                 self._changed.wait()
             self._nudged = False
             if (job := self._leaving()) is not None:
-                self._waiting.remove(job)
-                self._running.append(job)
+                own = self._class_of(job)
+                own.waiting.remove(job)
+                own.running.append(job)
+                self._tell()
                 return job, True
-            if not self._running:
-                return None
-            self._running.rotate(-1)
-            return self._running[-1], False
+            return None if (job := self._running()) is None else (job, False)
 
     def remove(self, job: Job) -> None:
         """The job has ended."""
         with self._changed:
-            self._running.remove(job)
-            self._tokens -= _size(job)
-            if job.completed:
-                self._learn_rate(job)
-            self._changed.notify_all()
+            self._class_of(job).remove(job)
+            self._tell()
 
     def refuse(self, refusal: type[Draining] | type[EngineDown]) -> None:
         """Take nothing new from now on; what is here goes on."""
@@ -84,11 +130,13 @@ class JobQueue:
     def empty(self) -> list[Job]:
         """Take out every job, waiting and running."""
         with self._changed:
-            jobs = [*self._running, *self._waiting]
-            self._running.clear()
-            self._waiting.clear()
-            self._tokens = 0
-            self._changed.notify_all()
+            jobs: list[Job] = []
+            for own in self._classes():
+                jobs += [*own.running, *own.waiting]
+                own.running.clear()
+                own.waiting.clear()
+                own.tokens = 0
+            self._tell()
             return jobs
 
     def wait_idle(self, timeout_seconds: float) -> bool:
@@ -99,25 +147,73 @@ class JobQueue:
         with self._changed:
             return self._jobs()
 
+    def _classes(self) -> tuple[_Class, _Class]:
+        return self._interactive, self._batch
+
+    def _class_of(self, job: Job) -> _Class:
+        return self._batch if job.permit.service_class == BATCH else self._interactive
+
+    def _has_room(self, job: Job) -> bool:
+        if not self._class_of(job).has_room(_size(job)):
+            return False
+        if self._class_of(job) is self._interactive or not (tokens := self._interactive.tokens + self._batch.tokens):
+            return True
+        return self._jobs() < self._max_jobs and tokens + _size(job) <= self._max_tokens
+
     def _leaving(self) -> Job | None:
         """The job that leaves the queue now; one whose caller is gone does at once, to end and make its place free."""
-        gone = next((job for job in self._waiting if job.gone), None)
-        if gone is not None:
-            return gone
-        return self._waiting[0] if self._waiting and len(self._running) < RUNNING_JOBS else None
+        for own in self._classes():
+            if (gone := next((job for job in own.waiting if job.gone), None)) is not None:
+                return gone
+        if (job := self._interactive.leaving()) is not None:
+            return job
+        job = self._batch.leaving()
+        if job is None or not all(other.blocked for other in self._interactive.running) or self._blocking():
+            return None
+        return job
+
+    def _running(self) -> Job | None:
+        """The running job whose turn it is. A batch job that keeps an interactive one waiting goes before others."""
+        if (job := self._interactive.rotate()) is not None:
+            return job
+        if blocking := self._blocking():
+            return blocking[0]
+        if (job := self._batch.rotate()) is not None:
+            return job
+        running = self._interactive.running or self._batch.running
+        return running[0] if running else None  # each waits for another, which cannot be: let it see for itself
+
+    def _blocking(self) -> list[Job]:
+        """The batch jobs that read a prefix for which interactive ones wait."""
+        return [
+            job
+            for job in self._batch.running
+            if not job.blocked and any(waiting.shares_prefix(job) for waiting in self._interactive.running)
+        ]
 
     def _jobs(self) -> int:
-        return len(self._waiting) + len(self._running)
+        return self._interactive.jobs + self._batch.jobs
 
-    def _learn_rate(self, job: Job) -> None:
-        seconds = max(time.monotonic() - job.started, 1e-3)
-        rate = _size(job) * (len(self._running) + 1) / seconds
-        self._rate = rate if not self._rate else 0.8 * self._rate + 0.2 * rate
+    def _tell(self) -> None:
+        """There is something new to see: for who waits, and for the metrics."""
+        self._changed.notify_all()
+        running = len(self._interactive.running) + len(self._batch.running)
+        metrics.jobs_changed(waiting=self._jobs() - running, running=running)
 
-    def _retry_seconds(self) -> float:
-        seconds = self._tokens / self._rate / 2 if self._rate else _MIN_RETRY_SECONDS
-        return min(max(seconds, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
+    def _full(self, job: Job) -> QueueFull:
+        classes = self._classes() if job.permit.service_class == BATCH else (self._interactive,)
+        here = f"{sum(own.jobs for own in classes)} decisions with {sum(own.tokens for own in classes)} prompt tokens"
+        return QueueFull(f"{here} are waiting or running", retry_after_seconds=_retry_seconds(classes))
 
 
 def _size(job: Job) -> int:
     return max(1, job.permit.prompt_tokens)
+
+
+def _retry_seconds(classes: Sequence[_Class]) -> float:
+    """Half of the time in which the classes' jobs will have left, as fast as they have been leaving lately."""
+    rates = [own.rate for own in classes if own.rate]
+    if not rates:
+        return _MIN_RETRY_SECONDS
+    seconds = sum(own.tokens / (own.rate or min(rates)) for own in classes) / 2
+    return min(max(seconds, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
@@ -9,13 +10,15 @@ from .backend import mx
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
+_STATM = Path("/proc/self/statm")
 
 
 def available_bytes() -> int | None:
-    """The smaller of what the machine has free and what the container's limit leaves; None if neither is known."""
+    """The least that the machine, the container's limit and the process's own leave; None if none is known."""
     if sys.platform == "darwin" or mx.default_device() != mx.Device(mx.cpu):
         return _device_bytes()
-    known = [amount for amount in (_free_bytes(_MEMINFO), _cgroup_bytes(_CGROUP)) if amount is not None]
+    amounts = (_free_bytes(_MEMINFO), _cgroup_bytes(_CGROUP), _address_bytes(_STATM))
+    known = [amount for amount in amounts if amount is not None]
     return min(known) if known else None
 
 
@@ -49,6 +52,15 @@ def _cgroup_bytes(root: Path) -> int | None:
             rows = dict(line.split()[:2] for line in _lines(root / statistics) if " " in line)
             return int(limits[0]) - int(usage[0]) + int(rows.get(droppable, 0))
     return None
+
+
+def _address_bytes(statm: Path) -> int | None:
+    """What the limit of the process's address space leaves (`ulimit -v`)."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    pages = _lines(statm)
+    if limit == resource.RLIM_INFINITY or not pages:
+        return None
+    return limit - int(pages[0].split()[0]) * resource.getpagesize()
 
 
 def _lines(path: Path) -> list[str]:

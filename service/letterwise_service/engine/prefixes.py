@@ -48,7 +48,7 @@ class PrefixStore:
     def lease(self, ids: Ids, scales: str = "") -> Iterator[Lease]:
         """Pin the kept start of a prefix while its job runs; the prefix counts as being read until it is whole.
 
-        scales: the request's adapter scales, which a prefix depends on.
+        scales: names the adapter, its exact numbers and its scale, on which a prefix depends; "" for the model alone.
         """
         lease = self._shelf.take(self._salted(scales), ids)
         if not lease.whole and self.tier in (EXACT, CHECKPOINT):

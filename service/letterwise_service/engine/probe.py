@@ -1,7 +1,9 @@
 """What must be known of a model before it is read, found by reading with it.
 
-Engine thread, once per model. The plain full forward is the judge: a way of sharing a prefix is taken only when it
-gives that forward's scores, and rows share a forward only when their bits do not depend on their companions.
+Engine thread, once per model, and again for each adapter while that is published: then it is part of the model, for
+the judge as well. What is found does not depend on the adapter's scale, which changes no shape. The plain full forward
+is the judge: a way of sharing a prefix is taken only when it gives that forward's scores, and rows share a forward only
+when their bits do not depend on their companions.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import ModelUnsuitable
+from ..method.request import Adapter
 from . import kernels, views
+from .adapters import Adapters
 from .backend import caches, mx
 from .head import LetterHead, pick_head
 from .packing import FORWARD_TOKENS
@@ -20,8 +24,7 @@ from .reader import Manner, Reader, TailScores, Work
 
 _log = logging.getLogger(__name__)
 # Largest difference, relative to the largest score: rounding in 16 bits, or the order of float32 sums.
-_TOLERANCES = {"float32": 1e-3}
-_TOLERANCE_16 = 5e-2
+_TOLERANCE_32, _TOLERANCE_16 = 1e-3, 5e-2
 
 
 def find_manner(model: Any, letter_ids: Sequence[int], ids: Sequence[int], streams: Sequence[Any]) -> Manner:
@@ -31,10 +34,34 @@ def find_manner(model: Any, letter_ids: Sequence[int], ids: Sequence[int], strea
     expected = [_full(model, head, prefix + tail) for tail in tails]
     for manner in _candidates(head):
         found = _try(Reader(model, manner, streams), prefix, tails)
-        if found is None or not _agree(found, expected, _dtype(model)):
+        if found is None or not _agree(found, expected, _tolerance(model)):
             continue
         return _with_steady_bits(model, manner, streams, prefix, tails)
     raise ModelUnsuitable("no way of reading questions over a shared state gives this model's own scores")
+
+
+def rows_apart(model: Any, adapters: Adapters, name: str, ids: Sequence[int]) -> bool:
+    """Whether an adapter can be one row's alone: beside a row without it, each gives what it gives by itself."""
+    one, rows = Adapter(name), [list(ids), list(ids)[::-1]]
+    for length in (1, len(ids)):  # a step of chat and a prompt: experts sort their tokens only when they are many
+        prompts = [row[:length] for row in rows]
+        try:
+            with adapters.published((one, None)):
+                together = _logits(model, prompts)
+        except ValueError:  # a layer that sees something else in place of rows
+            return False
+        for found, row, adapter in zip(together, prompts, (one, None), strict=True):
+            with adapters.published((adapter,)):
+                alone = _logits(model, [row])[0]
+            size = max(1.0, float(mx.abs(alone).max()))
+            if not (mx.abs(found - alone).max() <= _tolerance(model) * size).item():
+                return False
+    return True
+
+
+def _logits(model: Any, rows: list[list[int]]) -> Any:
+    """(rows, L, V) of one plain forward."""
+    return model(mx.array(rows), cache=caches.make_prompt_cache(model)).astype(mx.float32)
 
 
 def _with_steady_bits(
@@ -70,7 +97,7 @@ def _full(model: Any, head: LetterHead, ids: list[int]) -> list[float]:
     Without one, a layer that shares another's keys and values may compute its own, and the scores are another model's.
     """
     with kernels.stock():
-        logits = model(mx.array([ids]), cache=caches.make_prompt_cache(model))[0, -1].astype(mx.float32)
+        logits = _logits(model, [ids])[0, -1]
     return list(logits[mx.array(head.letter_ids)].tolist())
 
 
@@ -91,8 +118,7 @@ def _read(reader: Reader, prefix: list[int], tails: list[list[int]]) -> list[Tai
     return found
 
 
-def _agree(found: list[TailScores], expected: list[list[float]], dtype: str) -> bool:
-    tolerance = _TOLERANCES.get(dtype, _TOLERANCE_16)
+def _agree(found: list[TailScores], expected: list[list[float]], tolerance: float) -> bool:
     for scores, right in zip(found, expected, strict=True):
         size = max(1.0, *(abs(x) for x in right))
         if not all(abs(a - b) <= tolerance * size for a, b in zip(scores.letters, right, strict=True)):
@@ -103,10 +129,11 @@ def _agree(found: list[TailScores], expected: list[list[float]], dtype: str) -> 
 def _same_when_spread(
     model: Any, manner: Manner, streams: Sequence[Any], prefix: list[int], tails: list[list[int]]
 ) -> bool:
-    """Whether each tail, alone in its step, has the same bits on one lane as on all."""
+    """Whether each tail, and two of one forward, alone in their step, have the same bits on one lane as on all."""
     narrow = Reader(model, replace(manner, spread=False), streams)
     wide = Reader(model, manner, streams)
-    return all(_read(narrow, prefix, [tail]) == _read(wide, prefix, [tail]) for tail in tails)
+    groups = [*([tail] for tail in tails), tails[:2]]
+    return all(_read(narrow, prefix, group) == _read(wide, prefix, group) for group in groups)
 
 
 def _independent(reader: Reader, prefix: list[int], tails: list[list[int]]) -> bool:
@@ -119,9 +146,9 @@ def _independent(reader: Reader, prefix: list[int], tails: list[list[int]]) -> b
     )
 
 
-def _dtype(model: Any) -> str:
+def _tolerance(model: Any) -> float:
     kinds = {array.dtype for array in views.arrays_in(model.parameters())}
-    return "float32" if not kinds & {mx.float16, mx.bfloat16} else "float16"
+    return _TOLERANCE_16 if kinds & {mx.float16, mx.bfloat16} else _TOLERANCE_32
 
 
 def drain(steps: Any) -> Any:

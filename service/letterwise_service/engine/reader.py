@@ -7,16 +7,21 @@ and keeps in a `Manner`. It knows nothing of questions, answers or callers.
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
-from . import kernels, views
+from .. import metrics
+from . import headroom, kernels, lanes, views
 from .backend import caches, mx
 from .head import LetterHead
 from .packing import FORWARD_TOKENS, Forward, plan_forwards
+from .positions import Positions
 
 # Part of every kept prefix's salt: raise it when a change here can change a bit of a cache.
 READER_VERSION = 2
@@ -56,28 +61,62 @@ class Work:
     computed_tokens: int = 0
     padded_tokens: int = 0
 
+    def ran(self, kind: str, seconds: float, tokens: int, padding: int) -> None:
+        """A forward of a kind has run, in a step of `seconds`."""
+        self.forwards += 1
+        self.computed_tokens += tokens
+        self.padded_tokens += padding
+
 
 @dataclass(frozen=True)
 class _Unit:
     """One forward, not yet built. `build` gives the arrays to evaluate; (N, D) answer positions when `tails`."""
 
+    kind: str
     build: Callable[[], list[Any]]
     tails: tuple[int, ...]
     tokens: int
     padding: int
 
 
-class Reader:
-    """Reads prefixes and tails on one model. `lanes`: forwards that run side by side in one step."""
+@dataclass
+class Pace:
+    """How many forwards a step takes, at most one for each lane; no bit depends on it."""
 
-    def __init__(self, model: Any, manner: Manner, streams: Sequence[Any]) -> None:
+    forwards: int
+
+
+class Reader:
+    """Reads prefixes and tails on one model. `lanes`: forwards that run side by side in one step.
+
+    pace: set between steps by whoever shares the thread; one for all readers of the model.
+    publish: entered around the building of every forward; what it changes of the model, such as an adapter's part in
+    it, is what this reader reads with.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        manner: Manner,
+        streams: Sequence[Any],
+        publish: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.model = model
         self.manner = manner
         self._streams = tuple(streams)
+        self._publish = publish
+        self._positions = Positions(model)
+        self.pace = Pace(self.lanes)
 
     @property
     def lanes(self) -> int:
         return len(self._streams)
+
+    def publishing(self, manner: Manner, publish: Callable[[], AbstractContextManager[None]]) -> Reader:
+        """A reader of the same model on the same lanes, with something published and in the manner found for that."""
+        reader = copy.copy(self)
+        reader.manner, reader._publish = manner, publish
+        return reader
 
     def new_cache(self) -> views.Cache:
         """An empty cache of the model's own kinds of layer."""
@@ -119,31 +158,34 @@ class Reader:
     def _steps(
         self, units: Iterator[_Unit], work: Work
     ) -> Iterator[list[tuple[int, tuple[tuple[int, ...], list[Any]]]]]:
-        """Evaluate the units, a lane each: per step, each unit's tokens, its tails and its arrays."""
-        while batch := list(islice(units, self.lanes)):
+        """Evaluate the units, a lane each, at the pace: per step, each unit's tokens, its tails and its arrays."""
+        while batch := list(islice(units, min(self.pace.forwards, self.lanes))):
+            began = time.perf_counter()
             built = self._built(batch)
+            headroom.ensure(array for arrays in built for array in arrays)
             mx.eval(built)
+            seconds = time.perf_counter() - began
             for unit in batch:
-                work.forwards += 1
-                work.computed_tokens += unit.tokens
-                work.padded_tokens += unit.padding
+                work.ran(unit.kind, seconds, unit.tokens, unit.padding)
             yield [(unit.tokens, (unit.tails, arrays)) for unit, arrays in zip(batch, built, strict=True)]
 
     def _built(self, batch: list[_Unit]) -> list[list[Any]]:
         """The units' graphs, each on a lane of its own; a unit that is alone is spread over all of them."""
-        spread = self.manner.spread and len(batch) == 1
+        over = self._streams if self.manner.spread and len(batch) == 1 else ()
         built = []
-        for stream, unit in zip(self._streams, batch, strict=False):
-            with mx.stream(stream), kernels.spread(self._streams if spread else ()):
-                built.append(unit.build())
-        kernels.forget_shared()
+        try:
+            for stream, unit in zip(self._streams, batch, strict=False):
+                with mx.stream(stream), lanes.spread(over), self._publish(), self._positions.own():
+                    built.append(unit.build())
+        finally:  # also when one could not be built: what was shared until then is not to live on
+            kernels.forget_shared()
         return built
 
-    def _chunks(self, ids: Sequence[int], cache: views.Cache) -> Iterator[_Unit]:
+    def _chunks(self, ids: Sequence[int], cache: views.Cache, kind: str = metrics.PREFIX) -> Iterator[_Unit]:
         """`ids` into `cache`, a forward at a time; only the cache is evaluated, so the last layer's output is not."""
         for start in range(0, len(ids), FORWARD_TOKENS):
             chunk = ids[start : start + FORWARD_TOKENS]
-            yield _Unit(partial(self._chunk, chunk, cache), (), len(chunk), 0)
+            yield _Unit(kind, partial(self._chunk, chunk, cache), (), len(chunk), 0)
 
     def _chunk(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
         self.manner.head.forward(self.model, mx.array([ids]), cache)  # (1, L)
@@ -158,6 +200,7 @@ class Reader:
         for forward in plan.shared if share else ():
             lengths = [len(tails[i]) for i in forward.rows]
             yield _Unit(
+                metrics.TAILS,
                 partial(self._together, forward, cache, tails),
                 forward.rows,
                 sum(lengths),
@@ -178,11 +221,11 @@ class Reader:
             own = self.manner.copy(cache)
         else:
             own = caches.make_prompt_cache(self.model)
-            yield from self._chunks(prefix, own)
+            yield from self._chunks(prefix, own, metrics.COPY)
         last = (len(tail) - 1) // FORWARD_TOKENS * FORWARD_TOKENS
-        yield from self._chunks(tail[:last], own)
+        yield from self._chunks(tail[:last], own, metrics.COPY)
         end = tail[last:]
-        yield _Unit(partial(self._end, end, own), (i,), len(end), 0)
+        yield _Unit(metrics.COPY, partial(self._end, end, own), (i,), len(end), 0)
 
     def _end(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
         """The last forward of a tail on its own cache, read at its last token. → [(1, D)]"""
@@ -192,7 +235,7 @@ class Reader:
         if not read:
             return []
         indices = [i for tails, _ in read for i in tails]
-        with kernels.spread(self._streams if self.manner.spread else ()):
+        with lanes.spread(self._streams if self.manner.spread else ()), self._publish():
             letters, totals = self.manner.head.scores(mx.concatenate([last for _, last in read]))
         mx.eval(letters, totals)
         return [

@@ -1,7 +1,8 @@
 """The engine: the one thread that owns all of MLX, from loading the model to the last forward.
 
 Callers on other threads admit, submit and cancel; nothing else of theirs reaches the model. The thread's `_step` is
-the architecture: whose turn it is, one step of that job, out with it when it has ended.
+the architecture: a step of chat, whose turn it is among the decisions, one step of that job, out with it when it has
+ended. While somebody chats a decision's step is one forward.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from .. import metrics
 from ..config import EngineConfig
-from ..errors import Draining, EngineDown, LetterwiseError, LoadFailed, ModelUnsuitable
-from ..method.request import DecisionRequest, Json
+from ..errors import Draining, EngineDown, LetterwiseError, LoadFailed, ModelUnsuitable, Unsupported
+from ..method.chat import ChatRequest
+from ..method.request import INTERACTIVE, Adapter, DecisionRequest, Json
 from .budgets import Admission, Permit
+from .chat import ChatLane
+from .conversation import ChatAdmission, ChatPermit
 from .errands import Errands
-from .events import Listener, ModelInfo, StoreInfo
-from .jobs import Job, Served
+from .events import ChatListener, Listener, ModelInfo, StoreInfo
+from .jobs import Job
 from .lineup import JobQueue
+from .rows import ChatLine, ChatRow
+from .steps import Served
+from .steptime import StepTime
 
 _log = logging.getLogger(__name__)
 _THREAD_END_SECONDS = 10.0
@@ -40,6 +49,10 @@ class Engine:
         self._info: ModelInfo | None = None
         self._served: Served | None = None
         self._admission: Admission | None = None
+        self._line = ChatLine(config.chat_rows, config.chat_queue)
+        self._lane: ChatLane | None = None
+        self._chat_admission: ChatAdmission | None = None
+        self._no_chat = ""
         self._closing = False
         self._on_death: list[Callable[[], None]] = []
         self._errands = Errands()
@@ -75,31 +88,58 @@ class Engine:
 
     def admit(self, request: DecisionRequest) -> Permit:
         """Any thread; tokenises, so not on an event loop. Raises TooLong, ModelUnsuitable, EngineDown."""
-        return self._admitting().admit(request)
+        with metrics.refusals(metrics.DECISION):
+            return self._admitting().admit(request)
 
-    def admit_state(self, state: Json) -> Permit:
+    def admit_state(self, state: Json, *, adapter: Adapter | None = None, service_class: str = INTERACTIVE) -> Permit:
         """The same for a state alone, to be read and kept."""
-        return self._admitting().admit_state(state)
+        with metrics.refusals(metrics.PREWARM):
+            return self._admitting().admit_state(state, adapter=adapter, service_class=service_class)
 
     def submit(self, permit: Permit, listener: Listener, *, deadline_seconds: float | None = None) -> Job:
-        """Queue an admitted job; `deadline_seconds`: how long its caller still waits. Raises QueueFull, Draining."""
+        """Queue an admitted job; `deadline_seconds`: how long its caller still waits.
+
+        Raises QueueFull, DeadlineExceeded when a forward takes longer than that, Draining, EngineDown.
+        """
         caller = None if deadline_seconds is None else time.monotonic() + deadline_seconds
-        job = Job(permit, listener, self._config.job_deadline_seconds, caller)
-        self._queue.put(job)
+        step_time = StepTime() if self._served is None else self._served.step_time
+        job = Job(permit, listener, self._config.job_deadline_seconds, caller, step_time)
+        with metrics.refusals(job.what):
+            self._queue.put(job)
         return job
 
+    def admit_chat(self, request: ChatRequest) -> ChatPermit:
+        """The same for a chat. Raises InvalidRequest, TooLong, Unsupported, EngineDown."""
+        with metrics.refusals(metrics.CHAT):
+            return self._admitting_chat().admit(request)
+
+    def submit_chat(
+        self, permit: ChatPermit, listener: ChatListener, *, deadline_seconds: float | None = None
+    ) -> ChatRow:
+        """Have an admitted chat wait for a place in the batch. Raises QueueFull, Draining, EngineDown."""
+        caller = None if deadline_seconds is None else time.monotonic() + deadline_seconds
+        row = ChatRow(permit, listener, caller)
+        with metrics.refusals(metrics.CHAT):
+            self._admitting_chat()
+            self._line.put(row)
+        self._queue.nudge()
+        return row
+
     def drain(self) -> None:
-        """Refuse new jobs with Draining; admitted ones go on."""
+        """Refuse new jobs and chats with Draining; admitted ones go on."""
         if not self._closing:
             self._queue.refuse(Draining)
+            self._line.refuse(Draining)
 
     def wait_idle(self, timeout_seconds: float) -> bool:
-        """Whether every job has ended within the time."""
-        return self._queue.wait_idle(timeout_seconds)
+        """Whether every job and every chat has ended within the time."""
+        end = time.monotonic() + timeout_seconds
+        return self._queue.wait_idle(timeout_seconds) and self._line.wait_idle(end - time.monotonic())
 
     def close(self) -> None:
-        """Stop the thread before its next step; jobs that have not ended get Failed(EngineDown)."""
+        """Stop the thread before its next step; jobs and chats that have not ended get Failed(EngineDown)."""
         self._closing = True
+        self._line.refuse(EngineDown)
         self._queue.refuse(EngineDown)
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -133,6 +173,12 @@ class Engine:
             raise ModelUnsuitable(f"{info.model} cannot serve letter reads: {info.problem}")
         return self._admission
 
+    def _admitting_chat(self) -> ChatAdmission:
+        info = self.info
+        if self._chat_admission is None:
+            raise Unsupported(f"{info.model} does not chat here: {self._no_chat}")
+        return self._chat_admission
+
     def _run(self) -> None:
         try:
             self._load()
@@ -145,6 +191,7 @@ class Engine:
             self._die(_death(error, loading=self._info is None), expected=False)
         finally:
             self._end_jobs()
+            self._end_chats()
             self._errands.close()
             self._ready.set()
         _release_streams()
@@ -154,22 +201,27 @@ class Engine:
 
         try:
             warmed = warm(self._config)
-        except LetterwiseError:
+        except LoadFailed:
             raise
         except Exception as error:  # a broken model may fail anywhere in the libraries that read it
             _log.debug("the model could not be loaded", exc_info=True)
             raise LoadFailed(f"the model could not be loaded: {type(error).__name__}: {error}") from error
+        chat = warmed.chat
+        self._lane = None if chat.served is None else ChatLane(chat.served, self._line)
+        self._chat_admission, self._no_chat = chat.admission, chat.reason
         self._served, self._admission, self._info = warmed.served, warmed.admission, warmed.info
         self._ready.set()
 
     def _step(self) -> None:
-        turn = self._queue.turn(wait=True)
+        chatting = self._lane is not None and self._lane.step()
+        turn = self._queue.turn(wait=not chatting)
         self._errands.run()
         if turn is None:
             return
         job, leaves_queue = turn
+        assert self._served is not None
+        self._served.reader.pace.forwards = 1 if chatting else self._served.reader.lanes
         if leaves_queue:
-            assert self._served is not None
             job.start(self._served)
         if job.advance():
             self._leave(job)
@@ -193,8 +245,16 @@ class Engine:
         for job in self._queue.empty():
             try:
                 job.fail(EngineDown("the engine stopped before this decision was read"))
-            except Exception:  # the other jobs' callers still wait
+            except BaseException:  # the other jobs' callers still wait
                 _log.exception("job %d could not be ended well", job.number)
+
+    def _end_chats(self) -> None:
+        self._line.refuse(EngineDown)
+        for row in self._line.empty():
+            row.fail(EngineDown("the engine stopped before this message was complete"))
+        if self._lane is not None:
+            with suppress(Exception):  # what the thread died of may be the batch's
+                self._lane.close()
 
 
 def _release_streams() -> None:

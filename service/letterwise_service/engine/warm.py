@@ -6,23 +6,30 @@ Engine thread, once. Puts the engine's parts together; each part knows nothing o
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..config import EngineConfig
-from ..errors import ModelUnsuitable
+from ..errors import LoadFailed, ModelUnsuitable
 from ..method.prompt import PROMPT_FORMAT_VERSION, resolve_style
+from ..method.request import Adapter
 from . import kernels, views
+from .adapters import Adapters
 from .backend import Backend, caches, mx, open_backend
 from .budgets import Admission, Budgets
+from .chat_warm import WarmedChat, warm_chat
 from .events import ModelInfo
-from .jobs import Served
 from .loading import LoadedModel, load
 from .memory import available_bytes
 from .packing import FORWARD_TOKENS
 from .prefixes import CHECKPOINT, EXACT, OFF, UNSUPPORTED, PrefixStore
-from .probe import drain, find_manner
+from .probe import drain, find_manner, rows_apart
 from .reader import READER_VERSION, Manner, Reader, Work
+from .steps import Served
 from .tokens import PromptTokens
 
 _log = logging.getLogger(__name__)
@@ -42,6 +49,7 @@ class Warmed:
     """`served` and `admission` are None when the model cannot serve letter reads; `info.problem` says why."""
 
     info: ModelInfo
+    chat: WarmedChat
     served: Served | None = None
     admission: Admission | None = None
 
@@ -51,20 +59,56 @@ def warm(config: EngineConfig) -> Warmed:
     backend = open_backend(config.blas_threads)
     mx.set_cache_limit(_BUFFER_CACHE_BYTES)
     loaded = load(config.model, alias=config.alias)
+    adapters = _adapters(config, loaded, backend)
     style = resolve_style(config.prompt_style, loaded.names)
     streams = _streams(backend)
+    lock = threading.Lock()
+    chat = partial(warm_chat, config, loaded, adapters, stream=streams[0], lock=lock, free_bytes=_free_bytes())
     try:
-        tokens = PromptTokens(loaded.tokenizer)
+        tokens = PromptTokens(loaded.tokenizer, lock)
         manner = _find_manner(loaded.model, tokens, backend, streams)
     except ModelUnsuitable as error:
-        return Warmed(_info(loaded, backend, style, config, path="", tier=UNSUPPORTED, problem=str(error)))
+        info = _info(loaded, adapters, backend, style, config, path="", tier=UNSUPPORTED, problem=str(error))
+        return _warmed(info, chat(probe=None))
+    manners = _adapted_manners(loaded.model, adapters, tokens, streams, chats=config.chat_rows > 0)
     reader = Reader(loaded.model, manner, streams)
     probe = drain(reader.prefill([10 + i % 50 for i in range(_PROBE_TOKENS)], Work()))
     budgets = _budgets(probe, loaded, config)
-    store = _store(config, loaded, tier=_tier(probe, manner) if config.prefix_store else OFF)
-    info = _info(loaded, backend, style, config, path=manner.head.path, tier=store.tier, problem=None)
-    served = Served(info.model, style, reader, tokens, store)
-    return Warmed(info, served, Admission(tokens, budgets, style))
+    store = _store(config, loaded, tier=_tier(probe, [manner, *manners.values()]) if config.prefix_store else OFF)
+    info = _info(loaded, adapters, backend, style, config, path=manner.head.path, tier=store.tier, problem=None)
+    served = Served(info.model, style, reader, tokens, store, adapters, manners)
+    warmed_chat = chat(probe=probe, lanes=streams if manner.spread else ())
+    return _warmed(info, warmed_chat, served, Admission(tokens, budgets, style, adapters.names))
+
+
+def _warmed(info: ModelInfo, chat: WarmedChat, *decisions: Any) -> Warmed:
+    return Warmed(replace(info, chats=chat.served is not None), chat, *decisions)
+
+
+def _adapters(config: EngineConfig, loaded: LoadedModel, backend: Backend) -> Adapters:
+    adapters = Adapters()
+    for name, folder in config.adapters:
+        adapters.load(loaded.model, name, Path(folder), float32=backend.computes_float32)
+    return adapters
+
+
+def _adapted_manners(
+    model: Any, adapters: Adapters, tokens: PromptTokens, streams: list[Any], *, chats: bool
+) -> dict[str, Manner]:
+    """The manner of reading with each adapter. Raises LoadFailed for one that the model cannot be read with."""
+    ids, manners = tokens.messages([_PROBE])[0].ids, {}
+    for name in adapters.names:
+        try:
+            with adapters.published((Adapter(name),)):
+                manners[name] = find_manner(model, tokens.letter_ids, ids, streams)
+        except ModelUnsuitable as error:
+            raise LoadFailed(f"adapter {name}: with it, {error}") from error
+        if chats and not rows_apart(model, adapters, name, ids):
+            raise LoadFailed(
+                f"adapter {name}: in this model it cannot be one chat's alone beside others without it; "
+                "a server without chat (chat_rows 0) can serve it"
+            )
+    return manners
 
 
 def _find_manner(model: Any, tokens: PromptTokens, backend: Backend, streams: list[Any]) -> Manner:
@@ -86,11 +130,11 @@ def _streams(backend: Backend) -> list[Any]:
     return [first, mx.new_stream(mx.cpu)] if backend.device == "cpu" else [first]
 
 
-def _tier(probe: views.Cache, manner: Manner) -> str:
+def _tier(probe: views.Cache, manners: Iterable[Manner]) -> str:
     """exact: every layer is plain attention, and in use. checkpoint: other layers, whose state can be copied."""
     if all(type(layer) is caches.KVCache and layer.keys is not None for layer in probe):
         return EXACT
-    return CHECKPOINT if manner.copy is not None else UNSUPPORTED
+    return CHECKPOINT if all(manner.copy is not None for manner in manners) else UNSUPPORTED
 
 
 def _budgets(probe: views.Cache, loaded: LoadedModel, config: EngineConfig) -> Budgets:
@@ -119,6 +163,7 @@ def _free_bytes() -> int:
 
 def _info(
     loaded: LoadedModel,
+    adapters: Adapters,
     backend: Backend,
     style: str,
     config: EngineConfig,
@@ -141,6 +186,7 @@ def _info(
         blas=backend.blas,
         blas_gflops=backend.gflops,
         parameters=loaded.parameters,
-        weights_bytes=loaded.weights_bytes,
+        weights_bytes=loaded.weights_bytes + adapters.nbytes,
         problem=problem,
+        adapters=adapters.names,
     )
