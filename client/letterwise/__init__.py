@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from .aio import AsyncClient, AsyncDecisionStream
+from .aio import AsyncClient
 from .answers import (
     Answer,
     ChoiceAnswer,
@@ -21,7 +21,8 @@ from .answers import (
     Usage,
 )
 from .channel import Retry
-from .client import Client, DecisionStream
+from .chat import ChatDelta, ChatEvent, ChatFinished, ChatMessage, ChatReply, ChatStarted, ChatToken
+from .client import Client
 from .errors import (
     Aborted,
     AccessError,
@@ -58,6 +59,8 @@ from .events import (
 )
 from .info import Build, Calibration, Info, Limits, Model, PrefixStore
 from .questions import Choice, Noul, Option, Question, Score
+from .serving import Adapter
+from .streams import AsyncChatStream, AsyncDecisionStream, ChatStream, DecisionStream
 
 __version__ = version("letterwise")
 
@@ -65,15 +68,25 @@ __all__ = [
     "Aborted",
     "Accepted",
     "AccessError",
+    "Adapter",
     "AlreadyExists",
     "Answer",
     "Answered",
+    "AsyncChatStream",
     "AsyncClient",
     "AsyncDecisionStream",
     "BadReply",
     "Build",
     "Calibration",
     "Cancelled",
+    "ChatDelta",
+    "ChatEvent",
+    "ChatFinished",
+    "ChatMessage",
+    "ChatReply",
+    "ChatStarted",
+    "ChatStream",
+    "ChatToken",
     "Choice",
     "ChoiceAnswer",
     "Client",

@@ -6,7 +6,7 @@ sending with `client.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,20 +25,24 @@ from .channel import (
     channel_options,
     deadline,
 )
-from .client import CLOSED, error_from_call
+from .chat import Messages
+from .client import CLOSED
 from .errors import Cancelled
-from .events import Completed, Event
 from .info import Info
 from .questions import Json, Questions
-from .replies import read_decision, read_event, read_info, read_prewarmed
-from .requests import Ask, Samples, decide_request, prewarm_request
+from .replies import read_decision, read_info, read_prewarmed
+from .requests import Ask, Samples, chat_request, decide_request, prewarm_request
+from .serving import AdapterName, ServiceClass
 from .status import Sent
+from .streams import AsyncChatStream, AsyncDecisionStream, error_from_call
 from .v1 import decision_pb2 as pb
 from .v1 import info_pb2
+from .v1.chat_pb2_grpc import ChatServiceStub
 from .v1.decision_pb2_grpc import DecisionServiceStub
 
 if TYPE_CHECKING:
-    # only the stub files have this name
+    # only the stub files have these names
+    from .v1.chat_pb2_grpc import ChatServiceAsyncStub
     from .v1.decision_pb2_grpc import DecisionServiceAsyncStub
 
 
@@ -73,11 +77,15 @@ class AsyncClient:
         *,
         samples: Samples = 1,
         ask: Ask | None = None,
+        adapter: AdapterName | None = None,
+        service_class: ServiceClass | None = None,
         model: str | None = None,
         timeout_seconds: float | None = None,
     ) -> Decision:
         """Answers questions about a state; see `Client.decide`."""
-        request = decide_request(state, questions, samples=samples, ask=ask, model=model)
+        request = decide_request(
+            state, questions, samples=samples, ask=ask, adapter=adapter, service_class=service_class, model=model
+        )
         sent = self._sent(timeout_seconds, questions)
         return read_decision(await self._call(lambda stub: stub.Decide, request, sent))
 
@@ -88,21 +96,58 @@ class AsyncClient:
         *,
         samples: Samples = 1,
         ask: Ask | None = None,
+        adapter: AdapterName | None = None,
+        service_class: ServiceClass | None = None,
         model: str | None = None,
         timeout_seconds: float | None = None,
     ) -> AsyncDecisionStream:
         """The same decision as events, each the moment it is known; not awaited, but iterated."""
-        request = decide_request(state, questions, samples=samples, ask=ask, model=model)
+        request = decide_request(
+            state, questions, samples=samples, ask=ask, adapter=adapter, service_class=service_class, model=model
+        )
         sent = self._sent(timeout_seconds, questions)
         wrapped = pb.DecideStreamRequest(request=request)
         return AsyncDecisionStream(self._stub().DecideStream(wrapped, timeout=sent.timeout_seconds), sent)
 
     async def prewarm(
-        self, state: Json, *, model: str | None = None, timeout_seconds: float | None = None
+        self,
+        state: Json,
+        *,
+        adapter: AdapterName | None = None,
+        service_class: ServiceClass | None = None,
+        model: str | None = None,
+        timeout_seconds: float | None = None,
     ) -> Prewarmed:
         """Reads a state before its questions arrive, so that the next decision on it reads only questions."""
-        request = prewarm_request(state, model=model)
+        request = prewarm_request(state, adapter=adapter, service_class=service_class, model=model)
         return read_prewarmed(await self._call(lambda stub: stub.Prewarm, request, self._sent(timeout_seconds)))
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        adapter: AdapterName | None = None,
+        model: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> AsyncChatStream:
+        """The next message of a conversation, as a stream; not awaited, but iterated. See `Client.chat`."""
+        request = chat_request(
+            messages,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+            adapter=adapter,
+            model=model,
+        )
+        sent = self._sent(timeout_seconds)
+        return AsyncChatStream(self._chat_stub().Chat(request, timeout=sent.timeout_seconds), sent)
 
     async def info(self, *, timeout_seconds: float | None = None) -> Info:
         """What the server serves, how it is read, and within which limits."""
@@ -134,55 +179,19 @@ class AsyncClient:
             raise error_from_call(failure, sent) from None
 
     def _stub(self) -> DecisionServiceAsyncStub:
+        return DecisionServiceStub(self._opened())
+
+    def _chat_stub(self) -> ChatServiceAsyncStub:
+        return ChatServiceStub(self._opened())
+
+    def _opened(self) -> aio.Channel:
         if self._closed:
             raise Cancelled(CLOSED)
         if self._channel is None:
             self._channel = self._open()
-        return DecisionServiceStub(self._channel)
+        return self._channel
 
     def _open(self) -> aio.Channel:
         if self._credentials is None:
             return aio.insecure_channel(self._target, self._settings)
         return aio.secure_channel(self._target, self._credentials, self._settings)
-
-
-class AsyncDecisionStream(AsyncIterator[Event]):
-    """A decision's events. Closing it, or leaving its `async with` block, cancels what is still running."""
-
-    def __init__(self, call: Any, sent: Sent) -> None:
-        self._call = call
-        self._sent = sent
-        self._replies = aiter(call)
-        self._closed = False
-
-    async def __anext__(self) -> Event:
-        try:
-            while not self._closed:
-                if event := read_event(await anext(self._replies)):
-                    if isinstance(event, Completed):
-                        await self._read_to_end()
-                    return event
-        except grpc.RpcError as failure:
-            raise error_from_call(failure, self._sent) from None
-        raise StopAsyncIteration
-
-    async def _read_to_end(self) -> None:
-        # as DecisionStream does, and for its reasons
-        try:
-            async for _ in self._replies:
-                pass
-        except grpc.RpcError:
-            pass
-
-    async def aclose(self) -> None:
-        """Ends the stream; may be called more than once."""
-        self._closed = True
-        self._call.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.aclose()

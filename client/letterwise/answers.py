@@ -76,7 +76,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Usage:
-    """The size of a decision in tokens."""
+    """The size of a request in tokens: those that were read, and those that were generated (none by a decision)."""
 
     input_tokens: int
     output_tokens: int

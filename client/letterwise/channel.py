@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from .errors import InvalidRequest, Violation
-from .v1 import decision_pb2
+from .v1 import chat_pb2, decision_pb2
 
 ChannelOption: TypeAlias = tuple[str, Any]
 
@@ -92,9 +92,9 @@ def channel_options(
 
 
 def service_config(retry: Retry | None) -> dict[str, Any]:
-    """The gRPC service config of the decision service."""
-    service = decision_pb2.DESCRIPTOR.services_by_name["DecisionService"].full_name
-    method: dict[str, Any] = {"name": [{"service": service}]}
+    """The gRPC service config of every service of the contract."""
+    services = [*decision_pb2.DESCRIPTOR.services_by_name.values(), *chat_pb2.DESCRIPTOR.services_by_name.values()]
+    method: dict[str, Any] = {"name": [{"service": service.full_name} for service in services]}
     if retry is not None:
         method["retryPolicy"] = {
             "maxAttempts": retry.attempts,

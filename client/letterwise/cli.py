@@ -1,12 +1,13 @@
 """The `letterwise` command: asks a running server from the command line.
 
 Owns arguments, files and exit codes: 0 when all went well, 1 when the service failed, 2 for a wrong argument or request
-file. A request file is a Jev JSON body.
+file. A request file is a Jev JSON body. How a chat is held is `conversation.py`'s.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -15,11 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import __version__, jev
+from . import __version__, conversation, jev
 from .channel import DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS, address, deadline
 from .client import Client
-from .display import decision_events, open_display, shown
-from .errors import DeadlineExceeded, InvalidRequest, LetterwiseError
+from .conversation import Conversation, Page
+from .display import decision_events, failure_sentence, open_display, shown
+from .errors import InvalidRequest, LetterwiseError
 from .events import Event, gather
 
 OK, SERVICE_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as problem:
         return _fail(str(problem), BAD_USAGE)
     except LetterwiseError as problem:
-        return _fail(_sentence(problem), SERVICE_FAILED)
+        return _fail(failure_sentence(problem), SERVICE_FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -80,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The arguments of the command."""
     parser = argparse.ArgumentParser(
         prog="letterwise",
-        description="Ask a Letterwise server typed questions about a state.",
+        description="Ask a Letterwise server typed questions about a state, or chat with its model.",
         epilog=EXAMPLE,
         formatter_class=Help,
     )
@@ -89,6 +91,15 @@ def build_parser() -> argparse.ArgumentParser:
     _add_command(commands, "decide", decide, "answer the questions of a request file")
     _add_command(commands, "stream", stream, "the same, showing each answer the moment it is read")
     _add_command(commands, "prewarm", prewarm, "read the state of a request file before its questions are asked")
+    talking = _add_command(
+        commands,
+        "chat",
+        chat,
+        "answer one question, or hold a conversation",
+        takes_file=False,
+        timeout_seconds=conversation.TIMEOUT_SECONDS,
+    )
+    conversation.add_arguments(talking)
     _add_command(commands, "info", info, "show the served model, its limits and versions", takes_file=False)
     return parser
 
@@ -118,14 +129,35 @@ def stream(options: argparse.Namespace) -> None:
 
 def prewarm(options: argparse.Namespace) -> None:
     """Prints what was read and whether it is kept."""
-    state = _readable(options, lambda: jev.read_state(_file(options)))
+    keywords = _readable(options, lambda: jev.read_prewarm(_file(options)))
     with _client(options) as client:
-        read = client.prewarm(state)
+        try:
+            read = client.prewarm(**keywords)
+        except InvalidRequest as refused:
+            raise _wrong_file(options, str(refused)) from None
     if options.json:
         _print_json(asdict(read))
         return
     kept = "kept" if read.stored else "not kept"
     print(f"{shown(read.model)}: {read.prompt_tokens} tokens, {read.reused_tokens} reused, {kept} (tier {read.tier})")
+
+
+def chat(options: argparse.Namespace) -> None:
+    """Prints the reply to one question as it comes, or holds a conversation in a terminal."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end a reply
+    question = _question(options)
+    with _client(options) as client:
+        talk = Conversation(client, conversation.settings_of(options), options.system)
+        try:
+            if question is None:
+                conversation.talk(client, talk, Page(sys.stdout))
+            elif options.json:
+                _print_json(conversation.reply_document(talk.reply(question, lambda piece: None)))
+            else:
+                Page(sys.stdout).answer(talk, question)
+        except InvalidRequest as refused:
+            raise UsageError(shown(conversation.in_flags(refused))) from None
 
 
 def info(options: argparse.Namespace) -> None:
@@ -138,13 +170,44 @@ def info(options: argparse.Namespace) -> None:
     for part, fields in found.items():
         print(part.replace("_", " "))
         for name, value in fields.items():
-            print(f"  {name.replace('_', ' '):<24} {'none' if value is None else value}")
+            print(f"  {name.replace('_', ' '):<24} {_told(value)}")
+
+
+def _told(value: object) -> object:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else value
+
+
+def _question(options: argparse.Namespace) -> str | None:
+    """The one question to answer; None for a conversation, which needs a terminal on both sides."""
+    question: str | None = options.question
+    if question is None and sys.stdin.isatty():
+        if options.json or not sys.stdout.isatty():
+            raise UsageError("a conversation is held in a terminal, without --json: give a question")
+        return None
+    if question in (None, "-"):
+        try:
+            question = sys.stdin.buffer.read().decode().rstrip("\n")
+        except UnicodeDecodeError:
+            raise UsageError(f"{STANDARD_INPUT}: expected UTF-8 text") from None
+    if not question:
+        raise UsageError("expected a question")
+    return question
 
 
 def _add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], None], summary: str, *, takes_file: bool = True
-) -> None:
-    command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], None],
+    summary: str,
+    *,
+    takes_file: bool = True,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + "."
+    )
     if takes_file:
         command.add_argument("file", metavar="FILE", help=FILE_HELP)
     command.add_argument(
@@ -154,11 +217,12 @@ def _add_command(
     command.add_argument(
         "--timeout",
         type=_seconds,
-        default=DEFAULT_TIMEOUT_SECONDS,
+        default=timeout_seconds,
         metavar="SECONDS",
         help="deadline of the call (default: %(default)g)",
     )
     command.set_defaults(run=run)
+    return command
 
 
 def _seconds(text: str) -> float:
@@ -214,6 +278,8 @@ def _request(body: jev.Body) -> dict[str, Any]:
         "questions": list(body.questions.values()),
         "samples": body.samples,
         "ask": body.ask,
+        "adapter": body.adapter,
+        "service_class": body.service_class,
         "model": body.model,
     }
 
@@ -238,15 +304,6 @@ def _show(events: Iterable[Event], questions: int | None = None) -> None:
 
 def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2))
-
-
-def _sentence(problem: LetterwiseError) -> str:
-    """A failure as one sentence."""
-    if isinstance(problem, DeadlineExceeded):
-        return f"{shown(str(problem))}; --timeout SECONDS sets another deadline"
-    wait = problem.retry_after_seconds
-    again = "" if wait is None else f" (try again in {wait:g} s)"
-    return f"{shown(str(problem))}{again}"
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -6,9 +6,9 @@ becomes is not decided here: see `requests.py`, `replies.py` and `status.py`, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc
 
@@ -24,15 +24,18 @@ from .channel import (
     channel_options,
     deadline,
 )
-from .errors import Cancelled, LetterwiseError
-from .events import Completed, Event
+from .chat import Messages
+from .errors import Cancelled
 from .info import Info
 from .questions import Json, Questions
-from .replies import read_decision, read_event, read_info, read_prewarmed
-from .requests import Ask, Samples, decide_request, prewarm_request
+from .replies import read_decision, read_info, read_prewarmed
+from .requests import Ask, Samples, chat_request, decide_request, prewarm_request
+from .serving import AdapterName, ServiceClass
 from .status import Sent
+from .streams import ChatStream, DecisionStream, error_from_call
 from .v1 import decision_pb2 as pb
 from .v1 import info_pb2
+from .v1.chat_pb2_grpc import ChatServiceStub
 from .v1.decision_pb2_grpc import DecisionServiceStub
 
 Reply = TypeVar("Reply")
@@ -74,6 +77,7 @@ class Client:
         else:
             self._channel = grpc.secure_channel(self._target, credentials, settings)
         self._stub = DecisionServiceStub(self._channel)
+        self._chat_stub = ChatServiceStub(self._channel)
         self._closed = False
 
     def decide(
@@ -83,6 +87,8 @@ class Client:
         *,
         samples: Samples = 1,
         ask: Ask | None = None,
+        adapter: AdapterName | None = None,
+        service_class: ServiceClass | None = None,
         model: str | None = None,
         timeout_seconds: float | None = None,
     ) -> Decision:
@@ -91,9 +97,13 @@ class Client:
         questions: a mapping of ids to questions, or questions that carry their ids.
         samples: option orders to read and average; "auto" is one.
         ask: the ids to answer, those that they depend on by `ask_if` among them; None for all.
+        adapter: the adapter to read with, by its name or as an Adapter with a scale; None for the model alone.
+        service_class: "batch" for work that can wait until nothing interactive runs.
         model: the model wanted; a server answers any name with the one that it serves.
         """
-        request = decide_request(state, questions, samples=samples, ask=ask, model=model)
+        request = decide_request(
+            state, questions, samples=samples, ask=ask, adapter=adapter, service_class=service_class, model=model
+        )
         return read_decision(self._call(self._stub.Decide, request, self._sent(timeout_seconds, questions)))
 
     def decide_stream(
@@ -103,18 +113,66 @@ class Client:
         *,
         samples: Samples = 1,
         ask: Ask | None = None,
+        adapter: AdapterName | None = None,
+        service_class: ServiceClass | None = None,
         model: str | None = None,
         timeout_seconds: float | None = None,
     ) -> DecisionStream:
         """The same decision as events, each the moment it is known; takes what `decide` takes."""
-        request = decide_request(state, questions, samples=samples, ask=ask, model=model)
+        request = decide_request(
+            state, questions, samples=samples, ask=ask, adapter=adapter, service_class=service_class, model=model
+        )
         sent = self._sent(timeout_seconds, questions)
         return DecisionStream(self._call(self._stub.DecideStream, pb.DecideStreamRequest(request=request), sent), sent)
 
-    def prewarm(self, state: Json, *, model: str | None = None, timeout_seconds: float | None = None) -> Prewarmed:
+    def prewarm(
+        self,
+        state: Json,
+        *,
+        adapter: AdapterName | None = None,
+        service_class: ServiceClass | None = None,
+        model: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Prewarmed:
         """Reads a state before its questions arrive, so that the next decision on it reads only questions."""
-        request = prewarm_request(state, model=model)
+        request = prewarm_request(state, adapter=adapter, service_class=service_class, model=model)
         return read_prewarmed(self._call(self._stub.Prewarm, request, self._sent(timeout_seconds)))
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        adapter: AdapterName | None = None,
+        model: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> ChatStream:
+        """Generates the next message of a conversation, as a stream of events; nothing is stored on the server.
+
+        messages: the user's text, or messages (ChatMessage or {"role": …, "content": …}), the user's last.
+        max_tokens: the most tokens to generate; None for the server's default.
+        temperature: 0, or None, takes the likeliest token each time. top_p: draws from the likeliest tokens that
+        together have this probability. seed: the same seed draws the same way; None for a new one every time.
+        stop: texts that end the message and are not part of it.
+        timeout_seconds: the deadline of the whole stream; the client's own when None. A long message on a slow
+        machine needs more. What has come when it passes is still in the stream's `text`.
+        """
+        request = chat_request(
+            messages,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+            adapter=adapter,
+            model=model,
+        )
+        sent = self._sent(timeout_seconds)
+        return ChatStream(self._call(self._chat_stub.Chat, request, sent), sent)
 
     def info(self, *, timeout_seconds: float | None = None) -> Info:
         """What the server serves, how it is read, and within which limits."""
@@ -147,50 +205,3 @@ class Client:
             if self._closed:
                 raise Cancelled(CLOSED) from None
             raise
-
-
-class DecisionStream(Iterator[Event]):
-    """A decision's events. Closing it, or leaving its `with` block, cancels what is still running on the server."""
-
-    def __init__(self, call: Any, sent: Sent) -> None:
-        self._call = call
-        self._sent = sent
-        self._closed = False
-
-    def __next__(self) -> Event:
-        try:
-            while not self._closed:
-                if event := read_event(next(self._call)):
-                    if isinstance(event, Completed):
-                        self._read_to_end()
-                    return event
-        except grpc.RpcError as failure:
-            # closed from another thread while waiting: the end of the stream, not a failure
-            if not self._closed:
-                raise error_from_call(failure, self._sent) from None
-        raise StopIteration
-
-    def _read_to_end(self) -> None:
-        # a call that is left before its status has come ends as cancelled on the server
-        try:
-            for _ in self._call:
-                pass
-        except grpc.RpcError:
-            # the decision is whole: how its call ends changes nothing
-            pass
-
-    def close(self) -> None:
-        """Ends the stream; may be called from any thread and more than once."""
-        self._closed = True
-        self._call.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-def error_from_call(failure: Any, sent: Sent) -> LetterwiseError:
-    """The error for a failed call, of either kind of channel; both carry their status in the same three methods."""
-    return sent.error(failure.code().name, failure.details() or "", failure.trailing_metadata() or ())

@@ -1,6 +1,6 @@
 """Prints a decision as it comes: plain lines for a pipe, and the words that the terminal display shares.
 
-Owns the wording of answers. Knows nothing of how they are had.
+Owns the wording of answers and failures. Knows nothing of how they are had.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol, TextIO
 
 from .answers import Answer, ChoiceAnswer, Decision, Diagnostics, NoulAnswer, Skipped
+from .errors import DeadlineExceeded, LetterwiseError
 from .events import Accepted, Answered, Completed, Event, PrefixProgress, WasSkipped
 from .questions import Json
 
@@ -110,6 +111,15 @@ def summary(run: Diagnostics) -> str:
     work = f"{run.passes} passes, {run.forwards} forwards"
     tokens = f"{run.prompt_tokens} prompt tokens, {run.prefix.reused_tokens} reused, {run.computed_tokens} computed"
     return f"{work}, {tokens}, {run.total_seconds:.2f} s"
+
+
+def failure_sentence(problem: LetterwiseError) -> str:
+    """A failure as one sentence."""
+    if isinstance(problem, DeadlineExceeded):
+        return f"{shown(str(problem))}; --timeout SECONDS sets another deadline"
+    wait = problem.retry_after_seconds
+    again = "" if wait is None else f" (try again in {wait:g} s)"
+    return f"{shown(str(problem))}{again}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ class Model:
     parameters: int
     weights_bytes: int
     problem: str | None
+    adapters: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class Limits:
     queue_jobs: int
     queue_tokens: int
     job_deadline_seconds: float
+    chat_rows: int
+    chat_queue: int
+    chat_max_tokens: int
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass
 from .answers import Answer, ChoiceAnswer, Decision, NoulAnswer
 from .questions import Choice, Json, Noul, Question, Score
 from .requests import named_path, question_part
+from .serving import Adapter, ServiceClass
 
-_BODY_FIELDS = ("state", "questions", "samples", "ask", "model")
+_BODY_FIELDS = ("state", "questions", "samples", "ask", "model", "adapter", "service_class")
+_ADAPTER_FIELDS = ("name", "scale")
 _QUESTION_FIELDS = ("type", "instructions", "criteria", "ask_if")
 _OUTCOMES = ("true", "false")
 _IMAGE_FIELDS = ("images", "assets")
@@ -39,6 +41,8 @@ class Body:
     samples: int = 1
     ask: list[str] | None = None
     model: str | None = None
+    adapter: Adapter | None = None
+    service_class: ServiceClass | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -60,11 +64,20 @@ def parse(text: str | bytes) -> dict[str, Json]:
     return body
 
 
-def read_state(body: dict[str, Json]) -> Json:
-    """The state alone, for a prewarm."""
+def _state(body: dict[str, Json]) -> Json:
+    """The state alone."""
     if body.get("state") is None:
         raise _wrong("state", None, "text, or any JSON value but null")
     return body["state"]
+
+
+def read_prewarm(body: dict[str, Json]) -> dict[str, Json]:
+    """What a prewarm reads of a body, as the keywords of `Client.prewarm`."""
+    return {
+        "state": _state(body),
+        "adapter": _adapter(body.get("adapter")),
+        "service_class": _service_class(body.get("service_class")),
+    }
 
 
 def read_body(body: dict[str, Json]) -> Body:
@@ -76,11 +89,13 @@ def read_body(body: dict[str, Json]) -> Body:
     if not isinstance(asked, dict) or not asked:
         raise _wrong("questions", asked, "an object of at least one question, by id")
     return Body(
-        state=read_state(body),
+        state=_state(body),
         questions={name: _question(name, each) for name, each in asked.items()},
         samples=_samples(body.get("samples")),
         ask=_ask(body.get("ask")),
         model=_model(body.get("model")),
+        adapter=_adapter(body.get("adapter")),
+        service_class=_service_class(body.get("service_class")),
         ignored=_ignored(body),
     )
 
@@ -204,9 +219,31 @@ def _model(model: Json) -> str | None:
     return model
 
 
+def _adapter(adapter: Json) -> Adapter | None:
+    if adapter is None or isinstance(adapter, str):
+        return None if adapter is None else Adapter(adapter)
+    if not isinstance(adapter, dict):
+        raise _wrong("adapter", adapter, 'the name of an adapter, or {"name": …, "scale": …}')
+    name, scale = adapter.get("name"), adapter.get("scale")
+    if not isinstance(name, str):
+        raise _wrong("adapter.name", name, "the name of an adapter, as text")
+    if isinstance(scale, bool) or not isinstance(scale, int | float | None):
+        raise _wrong("adapter.scale", scale, "a number")
+    return Adapter(name) if scale is None else Adapter(name, scale)
+
+
+def _service_class(service_class: Json) -> ServiceClass | None:
+    if service_class not in (None, "interactive", "batch"):
+        raise _wrong("service_class", service_class, "interactive or batch")
+    found: ServiceClass | None = service_class
+    return found
+
+
 def _ignored(body: dict[str, Json]) -> tuple[str, ...]:
     """The fields that nothing reads, by path."""
     names = [name for name in body if name not in _BODY_FIELDS]
+    if isinstance(adapter := body.get("adapter"), dict):
+        names += [f"adapter.{name}" for name in adapter if name not in _ADAPTER_FIELDS]
     for name, question in body["questions"].items():
         names += [f"questions.{name}.{each}" for each in question if each not in _QUESTION_FIELDS]
         if question["type"] == "noul":

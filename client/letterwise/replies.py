@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from google.protobuf.message import Message
 
@@ -23,13 +23,16 @@ from .answers import (
     Skipped,
     Usage,
 )
+from .chat import ChatDelta, ChatEvent, ChatFinished, ChatStarted, ChatToken
 from .errors import BadReply
 from .events import Accepted, Answered, Completed, Event, PrefixProgress, WasSkipped
 from .info import Info
 from .questions import Json
-from .v1 import decision_pb2, diagnostics_pb2, info_pb2
+from .v1 import chat_pb2, decision_pb2, diagnostics_pb2, info_pb2
 
 Plain = TypeVar("Plain")
+
+_REASONS = {chat_pb2.FINISH_REASON_STOP: "stop", chat_pb2.FINISH_REASON_LENGTH: "length"}
 
 
 def read_decision(reply: decision_pb2.DecideResponse) -> Decision:
@@ -57,6 +60,21 @@ def read_event(reply: decision_pb2.DecideStreamResponse) -> Event | None:
         case "completed":
             end = reply.completed
             return Completed(end.model, mirror(Usage, end.usage), read_diagnostics(end.diagnostics))
+        case _:
+            return None
+
+
+def read_chat_event(reply: chat_pb2.ChatResponse) -> ChatEvent | None:
+    """One event of `Chat`; None for one that this client does not know."""
+    match reply.WhichOneof("event"):
+        case "started":
+            return mirror(ChatStarted, reply.started)
+        case "delta":
+            tokens = tuple(ChatToken(token.id, token.logprob) for token in reply.delta.tokens)
+            return ChatDelta(reply.delta.text, tokens)
+        case "finished":
+            reason = _REASONS.get(reply.finished.finish_reason, "other")
+            return mirror(ChatFinished, reply.finished, finish_reason=reason)
         case _:
             return None
 
@@ -99,7 +117,7 @@ def read_skipped(skipped: diagnostics_pb2.Skipped) -> Skipped:
 def read_diagnostics(reply: diagnostics_pb2.Diagnostics) -> Diagnostics:
     """How a decision ran."""
     skipped = tuple(read_skipped(each) for each in reply.skipped)
-    return mirror(Diagnostics, reply, skipped=skipped, ignored=tuple(reply.ignored))
+    return mirror(Diagnostics, reply, skipped=skipped)
 
 
 def read_value(value: decision_pb2.Value) -> Json:
@@ -130,5 +148,7 @@ def _hints(plain: type) -> dict[str, Any]:
 def _field(message: Message, name: str, hint: Any) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         return mirror(hint, getattr(message, name))
+    if get_origin(hint) is tuple:
+        return tuple(getattr(message, name))
     optional = hint == str | None
     return None if optional and not message.HasField(name) else getattr(message, name)

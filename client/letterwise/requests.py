@@ -1,18 +1,22 @@
 """Builds the messages that the client sends, from a caller's values, and names fields as the caller has them.
 
-Pure: text stays text, anything else becomes JSON text with its keys in their order. A value that cannot be sent raises
-InvalidRequest with the field's path; every other rule is the server's.
+Pure. A value that cannot be sent raises InvalidRequest with the field's path; every other rule is the server's. Single
+fields are `fields.py`'s, what chats have in common with decisions `serving.py`'s.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from . import fields
+from .chat import ChatMessage, Messages
 from .errors import InvalidRequest, Violation
+from .fields import invalid, text, value
 from .questions import AskIf, Choice, Json, Noul, Option, Question, Questions, Score, listed
+from .serving import AdapterName, ServiceClass, adapter_message, service_class_number
+from .v1 import chat_pb2
 from .v1 import decision_pb2 as pb
 
 Samples: TypeAlias = int | Literal["auto"]
@@ -27,27 +31,71 @@ _WANTED = "expected an answer: text, a bool for yes or no, or a level's index"
 
 
 def decide_request(
-    state: Json, questions: Questions, *, samples: Samples = 1, ask: Ask | None = None, model: str | None = None
+    state: Json,
+    questions: Questions,
+    *,
+    samples: Samples = 1,
+    ask: Ask | None = None,
+    adapter: AdapterName | None = None,
+    service_class: ServiceClass | None = None,
+    model: str | None = None,
 ) -> pb.DecideRequest:
     """A state and the questions about it, as one message."""
     try:
         return pb.DecideRequest(
-            state=_value(state, "state"),
+            state=value(state, "state"),
             questions=[
-                _question(each, _text(name, f"questions[{i}].id"), f"questions[{i}]")
+                _question(each, text(name, f"questions[{i}].id"), f"questions[{i}]")
                 for i, (name, each) in enumerate(_identified(questions))
             ],
             samples=_samples(samples),
             ask=_ask(ask),
-            model=_model(model),
+            model=fields.model(model),
+            adapter=adapter_message(adapter),
+            service_class=service_class_number(service_class),
         )
     except InvalidRequest as refused:
         raise in_callers_paths(refused, questions) from None
 
 
-def prewarm_request(state: Json, *, model: str | None = None) -> pb.PrewarmRequest:
+def prewarm_request(
+    state: Json,
+    *,
+    adapter: AdapterName | None = None,
+    service_class: ServiceClass | None = None,
+    model: str | None = None,
+) -> pb.PrewarmRequest:
     """A state to read before its questions arrive."""
-    return pb.PrewarmRequest(state=_value(state, "state"), model=_model(model))
+    return pb.PrewarmRequest(
+        state=value(state, "state"),
+        model=fields.model(model),
+        adapter=adapter_message(adapter),
+        service_class=service_class_number(service_class),
+    )
+
+
+def chat_request(
+    messages: Messages,
+    *,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    stop: str | Sequence[str] = (),
+    adapter: AdapterName | None = None,
+    model: str | None = None,
+) -> chat_pb2.ChatRequest:
+    """A conversation to continue; what is None is left to the server."""
+    return chat_pb2.ChatRequest(
+        messages=_messages(messages),
+        max_tokens=None if max_tokens is None else fields.whole(max_tokens, "max_tokens", 1, 2**32 - 1),
+        temperature=None if temperature is None else fields.number(temperature, "temperature"),
+        top_p=None if top_p is None else fields.number(top_p, "top_p"),
+        seed=None if seed is None else fields.whole(seed, "seed", 0, 2**64 - 1),
+        stop=_stop(stop),
+        model=fields.model(model),
+        adapter=adapter_message(adapter),
+    )
 
 
 def in_callers_paths(refused: InvalidRequest, questions: Questions) -> InvalidRequest:
@@ -90,24 +138,24 @@ def _identified(questions: Questions) -> list[tuple[str, Question]]:
         return list(questions.items())
     each = None if isinstance(questions, Question) else listed(questions)
     if each is None:
-        raise _invalid("questions", "expected questions by id, {id: question}, or a list of questions with ids")
+        raise invalid("questions", "expected questions by id, {id: question}, or a list of questions with ids")
     return [(_own_id(question, f"questions[{i}]"), question) for i, question in enumerate(each)]
 
 
 def _own_id(question: Any, path: str) -> str:
     if not isinstance(question, Noul | Choice | Score):
-        raise _invalid(path, _QUESTION)
+        raise invalid(path, _QUESTION)
     if question.id == "":
-        raise _invalid(f"{path}.id", 'expected an id, since the questions are a list: id="…", or questions by id')
+        raise invalid(f"{path}.id", 'expected an id, since the questions are a list: id="…", or questions by id')
     return question.id
 
 
 def _question(question: Question, question_id: str, path: str) -> pb.Question:
     if not isinstance(question, Noul | Choice | Score):
-        raise _invalid(path, _QUESTION)
+        raise invalid(path, _QUESTION)
     built = pb.Question(
         id=question_id,
-        instructions=_value(question.instructions, f"{path}.instructions"),
+        instructions=value(question.instructions, f"{path}.instructions"),
         ask_if=_ask_if(question.ask_if, f"{path}.ask_if"),
     )
     match question:
@@ -123,32 +171,32 @@ def _question(question: Question, question_id: str, path: str) -> pb.Question:
 def _options(options: object, path: str) -> list[pb.Option]:
     each = listed(options)
     if each is None:
-        raise _invalid(path, "expected options: a mapping of names to descriptions, or a list of names")
+        raise invalid(path, "expected options: a mapping of names to descriptions, or a list of names")
     return [_option(one, f"{path}[{i}]") for i, one in enumerate(each)]
 
 
 def _option(option: object, path: str) -> pb.Option:
     if not isinstance(option, Option):
-        raise _invalid(path, "expected an option: its name as text, or an Option")
+        raise invalid(path, "expected an option: its name as text, or an Option")
     return pb.Option(
-        name=_text(option.name, f"{path}.name"), description=_described(option.description, f"{path}.description")
+        name=text(option.name, f"{path}.name"), description=_described(option.description, f"{path}.description")
     )
 
 
 def _levels(levels: object, path: str) -> list[pb.Value]:
     each = listed(levels)
     if each is None:
-        raise _invalid(path, "expected a list of levels, lowest first")
-    return [_value(one, f"{path}[{i}]") for i, one in enumerate(each)]
+        raise invalid(path, "expected a list of levels, lowest first")
+    return [value(one, f"{path}[{i}]") for i, one in enumerate(each)]
 
 
 def _ask_if(conditions: AskIf | None, path: str) -> list[pb.AskIf]:
     if conditions is None:
         return []
     if not isinstance(conditions, Mapping):
-        raise _invalid(path, "expected a mapping of question ids to wanted answers")
+        raise invalid(path, "expected a mapping of question ids to wanted answers")
     return [
-        pb.AskIf(question_id=_text(key, f"{path}[{i}].question_id"), answers=_wanted(answers, f"{path}[{i}].answers"))
+        pb.AskIf(question_id=text(key, f"{path}[{i}].question_id"), answers=_wanted(answers, f"{path}[{i}].answers"))
         for i, (key, answers) in enumerate(conditions.items())
     ]
 
@@ -165,7 +213,7 @@ def _answer(answer: object, path: str) -> str:
         return "yes" if answer else "no"
     if isinstance(answer, int):
         return str(answer)
-    return _text(answer, path, _WANTED)
+    return text(answer, path, _WANTED)
 
 
 def _ask(ask: object) -> list[str]:
@@ -173,49 +221,43 @@ def _ask(ask: object) -> list[str]:
         return []
     each = [ask] if isinstance(ask, str) else listed(ask)
     if each is None:
-        raise _invalid("ask", "expected a question's id, or a list of ids")
+        raise invalid("ask", "expected a question's id, or a list of ids")
     if not each:
-        raise _invalid("ask", "expected at least one question; leave it out to ask all")
-    return [_text(one, f"ask[{i}]") for i, one in enumerate(each)]
+        raise invalid("ask", "expected at least one question; leave it out to ask all")
+    return [text(one, f"ask[{i}]") for i, one in enumerate(each)]
 
 
 def _samples(samples: Samples) -> int:
     if samples == "auto":
         return 1
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise _invalid("samples", 'expected a whole number of at least 1, or "auto"')
+        raise invalid("samples", 'expected a whole number of at least 1, or "auto"')
     return min(samples, _MOST_SAMPLES)
-
-
-def _model(model: str | None) -> str:
-    return "" if model is None else _text(model, "model", "expected the name of a model, as text")
 
 
 def _described(description: Json, path: str) -> pb.Value | None:
     """A description that may be left out."""
-    return None if description is None else _value(description, path)
+    return None if description is None else value(description, path)
 
 
-def _value(value: Json, path: str) -> pb.Value:
-    if isinstance(value, str):
-        return pb.Value(text=_text(value, path))
-    try:
-        encoded = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        raise _invalid(path, "expected text or a value that JSON can hold") from None
-    return pb.Value(json=_text(encoded, path))
+def _messages(messages: object) -> list[chat_pb2.ChatMessage]:
+    each = [ChatMessage("user", messages)] if isinstance(messages, str) else listed(messages)
+    if each is None:
+        raise invalid("messages", "expected the user's text, or a list of messages")
+    return [_message(one, f"messages[{i}]") for i, one in enumerate(each)]
 
 
-def _text(text: object, path: str, expected: str = "expected text") -> str:
-    """The text itself, when the wire can carry it."""
-    if not isinstance(text, str):
-        raise _invalid(path, expected)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _invalid(path, "expected text without half of a surrogate pair") from None
-    return text
+def _message(message: object, path: str) -> chat_pb2.ChatMessage:
+    if isinstance(message, Mapping) and set(message) == {"role", "content"}:
+        message = ChatMessage(message["role"], message["content"])
+    if not isinstance(message, ChatMessage):
+        raise invalid(path, 'expected a ChatMessage or {"role": …, "content": …}')
+    role, content = text(message.role, f"{path}.role"), text(message.content, f"{path}.content")
+    return chat_pb2.ChatMessage(role=role, content=content)
 
 
-def _invalid(path: str, expected: str) -> InvalidRequest:
-    return InvalidRequest.of([Violation(path, expected)])
+def _stop(stop: object) -> list[str]:
+    each = [stop] if isinstance(stop, str) else listed(stop)
+    if each is None:
+        raise invalid("stop", "expected a text that ends the message, or a list of them")
+    return [text(one, f"stop[{i}]") for i, one in enumerate(each)]

@@ -33,6 +33,8 @@ _CONNECTION = (
     ("recvmsg:", "the connection was lost"),
     ("failed to connect to all addresses", "no connection"),
 )
+# How gRPC's words for a deadline that passed on this side begin, before the first reply and between two.
+_OWN_DEADLINE = ("deadline exceeded", "stream removed")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Sent:
             return message if reason is None else f"cannot reach {self.target}: {reason}"
         if code != "DEADLINE_EXCEEDED":
             return message
-        if not message or message.lower().startswith("deadline exceeded"):
+        if not message or message.lower().startswith(_OWN_DEADLINE):
             return f"no answer from {self.target} within {self.timeout_seconds:g} s"
         return f"{message} (server {self.target}, deadline of the call {self.timeout_seconds:g} s)"
 

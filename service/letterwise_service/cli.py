@@ -27,6 +27,10 @@ PROGRAM = "letterwise-service"
 _EPILOG = "Every setting can also be given in the environment, under the name in brackets; a flag wins."
 # Of the engine's settings, those that mean nothing to one decision alone: taken, and not shown in its help.
 _SERVING_ONLY = (
+    "chat_cache_bytes",
+    "chat_max_tokens",
+    "chat_queue",
+    "chat_rows",
     "check_store_when_idle",
     "prefix_store",
     "prefix_store_bytes",
@@ -153,8 +157,8 @@ def _leave_now(code: int) -> NoReturn:
 
 
 def _decide(flags: argparse.Namespace) -> int:
-    # One decision has nothing to keep a prefix for.
-    engine_config = config.read(EngineConfig, flags, os.environ, prefix_store=False)
+    # One decision has nothing to keep a prefix for, and no conversation beside it.
+    engine_config = config.read(EngineConfig, flags, os.environ, prefix_store=False, chat_rows=0)
     from .method import jev, validation
 
     limits = validation.Limits(engine_config.max_questions, engine_config.max_options, engine_config.max_samples)

@@ -1,4 +1,4 @@
-"""A real gRPC server on a free loopback port whose decisions follow a fixed rule, and which can be told to refuse."""
+"""A real gRPC server on a free loopback port whose replies follow a fixed rule, and which can be told to refuse."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 
+from letterwise.v1 import chat_pb2, diagnostics_pb2, info_pb2
 from letterwise.v1 import decision_pb2 as pb
-from letterwise.v1 import diagnostics_pb2, info_pb2
+from letterwise.v1.chat_pb2_grpc import ChatServiceServicer, add_ChatServiceServicer_to_server
 from letterwise.v1.decision_pb2_grpc import DecisionServiceServicer, add_DecisionServiceServicer_to_server
 
 WAIT_SECONDS = 10
@@ -40,18 +41,22 @@ class Refusal:
 
 
 @dataclass
-class ScriptedServicer(DecisionServiceServicer):
-    """Answers by a fixed rule: the first option has twice the weight of each other one.
+class ScriptedServicer(DecisionServiceServicer, ChatServiceServicer):
+    """Answers by a fixed rule: the first option has twice the weight of each other one; a chat repeats what was said.
 
     refusals: taken one by one before anything is answered.
     hold: when set to an unset event, the server waits for it after the first answer of a stream, or before a reply.
-    left: for each stream that came to its completed event, whether the client had gone before the call's end.
+    breaks: a chat ends with this after its first word.
+    events: when set, what every chat is answered with.
+    left: for each stream that came to its last event, whether the client had gone before the call's end.
     """
 
     refusals: list[Refusal] = field(default_factory=list)
     requests: list[Message] = field(default_factory=list)
     metadata: list[dict[str, Any]] = field(default_factory=list)
     hold: threading.Event | None = None
+    breaks: Refusal | None = None
+    events: list[chat_pb2.ChatResponse] | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     left: list[bool] = field(default_factory=list)
 
@@ -85,6 +90,26 @@ class ScriptedServicer(DecisionServiceServicer):
         time.sleep(0.1)
         self.left.append(not context.is_active())
 
+    def Chat(self, request: chat_pb2.ChatRequest, context: grpc.ServicerContext) -> Iterator[chat_pb2.ChatResponse]:
+        self._enter(request, context)
+        if self.events is not None:
+            yield from self.events
+            return
+        words = " ".join(message.content for message in request.messages).split(" ")
+        said = words[: request.max_tokens] if request.HasField("max_tokens") else words
+        yield chat_pb2.ChatResponse(started=chat_pb2.ChatStarted(prompt_tokens=len(words), reused_tokens=1))
+        # an event of a newer contract: one that this client's messages do not have
+        yield chat_pb2.ChatResponse.FromString(b"\xfa\x01\x00")
+        for place, word in enumerate(said):
+            tokens = [chat_pb2.ChatToken(id=place, logprob=-0.1 - 0.2)]
+            yield chat_pb2.ChatResponse(delta=chat_pb2.ChatDelta(text=" " * bool(place) + word, tokens=tokens))
+            if self.breaks:
+                self.breaks.abort(context)
+            self._wait(context)
+        yield chat_pb2.ChatResponse(finished=_chat_end(len(words), len(said)))
+        time.sleep(0.1)
+        self.left.append(not context.is_active())
+
     def Prewarm(self, request: pb.PrewarmRequest, context: grpc.ServicerContext) -> pb.PrewarmResponse:
         self._enter(request, context)
         return pb.PrewarmResponse(
@@ -99,8 +124,10 @@ class ScriptedServicer(DecisionServiceServicer):
     def GetInfo(self, request: info_pb2.GetInfoRequest, context: grpc.ServicerContext) -> info_pb2.GetInfoResponse:
         self._enter(request, context)
         return info_pb2.GetInfoResponse(
-            model=info_pb2.Model(name="scripted", architecture="none", blas_gflops=1.5, weights_bytes=2**40),
-            limits=info_pb2.Limits(max_questions=256, job_deadline_seconds=120),
+            model=info_pb2.Model(
+                name="scripted", architecture="none", blas_gflops=1.5, weights_bytes=2**40, adapters=["tone", "law"]
+            ),
+            limits=info_pb2.Limits(max_questions=256, job_deadline_seconds=120, chat_rows=8),
             calibration=info_pb2.Calibration(temperature=0.85, noul_temperature=1.829074),
             prefix_store=info_pb2.PrefixStore(tier="exact", records=3),
             build=info_pb2.Build(version="0.1.0", platform="test"),
@@ -132,6 +159,7 @@ def server() -> Iterator[Server]:
     servicer = ScriptedServicer()
     running = grpc.server(futures.ThreadPoolExecutor(max_workers=4), options=[("grpc.so_reuseport", 0)])
     add_DecisionServiceServicer_to_server(servicer, running)
+    add_ChatServiceServicer_to_server(servicer, running)
     port = running.add_insecure_port("127.0.0.1:0")
     running.start()
     yield Server(f"127.0.0.1:{port}", servicer)
@@ -142,6 +170,17 @@ def server() -> Iterator[Server]:
 def refusal() -> type[Refusal]:
     """The class that scripts a failed call."""
     return Refusal
+
+
+def _chat_end(prompt_tokens: int, output_tokens: int) -> chat_pb2.ChatFinished:
+    cut = output_tokens < prompt_tokens
+    return chat_pb2.ChatFinished(
+        model="scripted",
+        finish_reason=chat_pb2.FINISH_REASON_LENGTH if cut else chat_pb2.FINISH_REASON_STOP,
+        usage=chat_pb2.ChatUsage(input_tokens=prompt_tokens, output_tokens=output_tokens),
+        queue_seconds=0.25,
+        total_seconds=1.5,
+    )
 
 
 def _outcomes(request: pb.DecideRequest) -> tuple[list[pb.Answer], list[diagnostics_pb2.Skipped]]:

@@ -123,6 +123,7 @@ def test_prewarm_and_info_print(server: Any, request_file: Path, capsys: pytest.
     _, shown, _ = run(capsys, "info", *address)
     assert "  temperature              0.85\n" in shown
     assert "  problem                  none\n" in shown
+    assert "  adapters                 tone, law\n" in shown
     assert json.loads(run(capsys, "info", "--json", *address)[1])["model"]["name"] == "scripted"
 
 
@@ -173,6 +174,23 @@ def test_request_is_read_from_standard_input(
             "questions.q.criteria[1].a: stands",
         ),
         ('{"state": "s", "questions": {"": {"type": "noul", "instructions": "?"}}}', "ids that are not empty"),
+        (
+            '{"state": "s", "adapter": 1, "questions": {"q": {"type": "noul", "instructions": "?"}}}',
+            "adapter: expected",
+        ),
+        (
+            '{"state": "s", "adapter": {}, "questions": {"q": {"type": "noul", "instructions": "?"}}}',
+            "adapter.name: is",
+        ),
+        (
+            '{"state": "s", "adapter": {"name": "a", "scale": "x"},'
+            ' "questions": {"q": {"type": "noul", "instructions": "?"}}}',
+            "adapter.scale: expected",
+        ),
+        (
+            '{"state": "s", "service_class": "slow", "questions": {"q": {"type": "noul", "instructions": "?"}}}',
+            "service_class: expected interactive or batch",
+        ),
         ('{"state": "\\ud800", "questions": {"q": {"type": "noul", "instructions": "?"}}}', "state"),
     ],
 )

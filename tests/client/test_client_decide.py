@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2
 
+import letterwise.v1
 from letterwise import (
     Accepted,
+    Adapter,
     AsyncClient,
     Choice,
     ChoiceAnswer,
@@ -29,7 +33,7 @@ from letterwise import (
     WasSkipped,
     gather,
 )
-from letterwise.v1 import decision_pb2
+from letterwise.v1 import serving_pb2
 
 WRONG: Any = 3  # where text is wanted
 TEXT: Any = "abc"  # where a list is wanted
@@ -204,6 +208,14 @@ def test_async_client_equals_the_sync_one(server: Any) -> None:
         ("s", {"q": Noul("?")}, {"samples": True}, "samples"),
         ("s", {"q": Noul("?")}, {"ask": []}, "ask"),
         ("s", {"q": Noul("?")}, {"ask": [1]}, "ask[0]"),
+        ("s", {"q": Noul("?")}, {"adapter": WRONG}, "adapter"),
+        ("s", {"q": Noul("?")}, {"adapter": Adapter(WRONG)}, "adapter.name"),
+        ("s", {"q": Noul("?")}, {"adapter": "\ud800"}, "adapter.name"),
+        ("s", {"q": Noul("?")}, {"adapter": Adapter("a", NOTHING)}, "adapter.scale"),
+        ("s", {"q": Noul("?")}, {"adapter": Adapter("a", True)}, "adapter.scale"),
+        ("s", {"q": Noul("?")}, {"adapter": Adapter("a", 10**400)}, "adapter.scale"),
+        ("s", {"q": Noul("?")}, {"service_class": "slow"}, "service_class"),
+        ("s", {"q": Noul("?")}, {"service_class": ["batch"]}, "service_class"),
     ],
 )
 def test_value_that_cannot_travel_names_its_field(
@@ -288,10 +300,41 @@ def test_stream_is_left_when_the_server_has_ended_it(server: Any) -> None:
 
 @pytest.mark.parametrize("client_class", [Client, AsyncClient])
 def test_every_rpc_has_a_client_method(client_class: type) -> None:
-    """A new RPC in the contract fails here until both clients have it."""
+    """A new RPC in the contract, of whichever service, fails here until both clients have it."""
     named = {"GetInfo": "info"}
-    for method in decision_pb2.DESCRIPTOR.services_by_name["DecisionService"].methods:
-        words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name).removeprefix(
-            "_"
-        )
+    files = [import_module(f"letterwise.v1.{each.name}") for each in iter_modules(letterwise.v1.__path__)]
+    services = [
+        service
+        for file in files
+        if hasattr(file, "DESCRIPTOR")
+        for service in file.DESCRIPTOR.services_by_name.values()
+    ]
+    assert {service.name for service in services} == {"DecisionService", "ChatService"}
+    for method in (method for service in services for method in service.methods):
+        words = re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
         assert callable(getattr(client_class, named.get(method.name, words)))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "sent"),
+    [
+        (None, None),
+        ("tone", serving_pb2.Adapter(name="tone", scale=1)),
+        (Adapter("tone", 0), serving_pb2.Adapter(name="tone", scale=0)),
+        (Adapter("law", -0.5), serving_pb2.Adapter(name="law", scale=-0.5)),
+    ],
+)
+@pytest.mark.parametrize(("service_class", "number"), [(None, 0), ("interactive", 1), ("batch", 2)])
+def test_adapter_and_service_class_are_sent(
+    server: Any, adapter: Any, sent: serving_pb2.Adapter | None, service_class: Any, number: int
+) -> None:
+    """With each call that reads; nothing is sent of what was not given."""
+    given = {"adapter": adapter, "service_class": service_class}
+    with Client(server.target) as client:
+        client.decide("s", QUESTIONS, **given)
+        list(client.decide_stream("s", QUESTIONS, **given))
+        client.prewarm("s", **given)
+    decided, streamed, prewarmed = server.servicer.requests
+    for request in (decided, streamed.request, prewarmed):
+        assert (request.HasField("adapter"), request.service_class) == (adapter is not None, number)
+        assert sent is None or request.adapter == sent

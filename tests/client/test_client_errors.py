@@ -18,7 +18,7 @@ import letterwise
 from letterwise import AsyncClient, Client, LetterwiseError, Noul, Retry, errors
 from letterwise.channel import channel_options, service_config
 from letterwise.status import error_from_status
-from letterwise.v1 import decision_pb2, errors_pb2
+from letterwise.v1 import errors_pb2
 
 QUESTIONS = {"q": Noul("?"), "r": Noul("?")}
 FAILURES: list[grpc.StatusCode] = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
@@ -34,19 +34,19 @@ def failure_of(server: Any, refusal: Any, **settings: Any) -> LetterwiseError:
 
 @pytest.mark.parametrize("code", FAILURES, ids=lambda code: code.name)
 def test_every_code_has_its_error(server: Any, refusal: Any, code: grpc.StatusCode) -> None:
-    """Each of the sixteen codes raises its own class, from all four calls of both clients."""
+    """Each of the sixteen codes raises its own class, from all five calls of both clients."""
 
     async def from_coroutines() -> list[LetterwiseError]:
         async with AsyncClient(server.target, retry=None) as client:
             calls = [client.decide("s", QUESTIONS), anext(client.decide_stream("s", QUESTIONS))]
-            found = [*calls, client.prewarm("s"), client.info()]
+            found = [*calls, anext(client.chat("hi")), client.prewarm("s"), client.info()]
             return list(await asyncio.gather(*found, return_exceptions=True))  # type: ignore[arg-type]
 
-    server.servicer.refusals = [refusal(code, f"because of {code.name}") for _ in range(8)]
+    server.servicer.refusals = [refusal(code, f"because of {code.name}") for _ in range(10)]
     raised = asyncio.run(from_coroutines())
     with Client(server.target, retry=None) as client:
         calls = [lambda: client.decide("s", QUESTIONS), lambda: list(client.decide_stream("s", QUESTIONS))]
-        for call in [*calls, lambda: client.prewarm("s"), client.info]:
+        for call in [*calls, lambda: client.chat("hi").finish(), lambda: client.prewarm("s"), client.info]:
             with pytest.raises(LetterwiseError) as failed:
                 call()
             raised.append(failed.value)
@@ -144,10 +144,13 @@ def test_refused_calls_are_repeated(server: Any, refusal: Any) -> None:
         server.servicer.refusals = [refusal(grpc.StatusCode.RESOURCE_EXHAUSTED)] * 3
         assert len(list(client.decide_stream("s", QUESTIONS))) > 1
         assert len(server.servicer.requests) == 8
+        server.servicer.refusals = [refusal(grpc.StatusCode.RESOURCE_EXHAUSTED)] * 3
+        assert client.chat("hi").finish().text == "hi"
+        assert len(server.servicer.requests) == 12
         server.servicer.refusals = [refusal(grpc.StatusCode.UNAVAILABLE)] * 4
         with pytest.raises(errors.Unavailable):
             client.decide("s", QUESTIONS)
-    assert len(server.servicer.requests) == 12
+    assert len(server.servicer.requests) == 16
 
 
 def test_other_codes_are_not_repeated(server: Any, refusal: Any) -> None:
@@ -177,10 +180,9 @@ def test_pushback_sets_the_wait(server: Any, refusal: Any) -> None:
 
 
 def test_retry_policy_is_the_documented_one() -> None:
-    """The service config names the service of the contract and the two codes; None sends no policy."""
+    """The service config names the services of the contract and the two codes; None sends no policy."""
     method = service_config(Retry())["methodConfig"][0]
-    service = decision_pb2.DESCRIPTOR.services_by_name["DecisionService"].full_name
-    assert method["name"] == [{"service": service}]
+    assert method["name"] == [{"service": f"letterwise.v1.{name}"} for name in ("DecisionService", "ChatService")]
     assert method["retryPolicy"]["maxAttempts"] == 4
     assert method["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]
     options = dict(channel_options(None, 1024))
@@ -281,10 +283,12 @@ def test_closed_clients_say_so(server: Any) -> None:
             await client.info()
         with pytest.raises(errors.Cancelled, match="the client is closed"):
             client.decide_stream("s", QUESTIONS)
+        with pytest.raises(errors.Cancelled, match="the client is closed"):
+            client.chat("hi")
 
     client = Client(server.target)
     client.close()
-    for call in (client.info, lambda: client.decide_stream("s", QUESTIONS)):
+    for call in (client.info, lambda: client.decide_stream("s", QUESTIONS), lambda: client.chat("hi")):
         with pytest.raises(errors.Cancelled, match="the client is closed"):
             call()
     asyncio.run(closed_async())

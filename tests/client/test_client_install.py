@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 import letterwise
-from letterwise import answers, events, info
-from letterwise.v1 import decision_pb2, diagnostics_pb2, info_pb2
+from letterwise import answers, chat, events, info, serving
+from letterwise.v1 import chat_pb2, decision_pb2, diagnostics_pb2, info_pb2, serving_pb2
 
 PUBLIC = """
-Aborted Accepted AccessError AlreadyExists Answer Answered AsyncClient AsyncDecisionStream BadReply Build Calibration
-Cancelled Choice ChoiceAnswer Client Completed DataLoss DeadlineExceeded Decision DecisionStream Diagnostics Event
+Aborted Accepted AccessError Adapter AlreadyExists Answer Answered AsyncChatStream AsyncClient AsyncDecisionStream
+BadReply Build Calibration Cancelled ChatDelta ChatEvent ChatFinished ChatMessage ChatReply ChatStarted ChatStream
+ChatToken Choice ChoiceAnswer Client Completed DataLoss DeadlineExceeded Decision DecisionStream Diagnostics Event
 Exhausted Info Internal InvalidRequest LetterwiseError Limits Model ModelUnsuitable NotFound Noul NoulAnswer Option
 PermissionDenied PrefixDiagnostics PrefixProgress PrefixStore Prewarmed Question RequestError Retry Score ScoreAnswer
 ServerFault Skipped TooLong TryLater Unauthenticated Unavailable Unknown Unsupported Usage Violation WasSkipped gather
@@ -68,6 +69,13 @@ def test_base_install_is_enough(server: Any, refusal: Any) -> None:
     ("plain", "message"),
     [
         (answers.Usage, decision_pb2.Usage),
+        (answers.Usage, chat_pb2.ChatUsage),
+        (chat.ChatMessage, chat_pb2.ChatMessage),
+        (chat.ChatStarted, chat_pb2.ChatStarted),
+        (chat.ChatToken, chat_pb2.ChatToken),
+        (chat.ChatDelta, chat_pb2.ChatDelta),
+        (chat.ChatFinished, chat_pb2.ChatFinished),
+        (serving.Adapter, serving_pb2.Adapter),
         (answers.PrefixDiagnostics, diagnostics_pb2.PrefixDiagnostics),
         (answers.Diagnostics, diagnostics_pb2.Diagnostics),
         (answers.Prewarmed, decision_pb2.PrewarmResponse),

@@ -37,6 +37,15 @@ BODIES: dict[str, dict[str, Any]] = {
         "ask": ["b", "a"],
         "model": "jev-latest",
     },
+    "adapter by name": {"state": "s", "questions": {"q": NOUL}, "adapter": "tone", "service_class": "batch"},
+    "adapter with its scale": {
+        "state": "s",
+        "questions": {"q": NOUL},
+        "adapter": {"name": "tone", "scale": -2, "rank": 8},
+        "service_class": "interactive",
+    },
+    "adapter without one": {"state": "s", "questions": {"q": NOUL}, "adapter": {"name": "tone", "scale": None}},
+    "nothing of either": {"state": "s", "questions": {"q": NOUL}, "adapter": None, "service_class": None},
 }
 
 
@@ -46,7 +55,15 @@ def test_body_reads_the_same_through_the_wire(name: str) -> None:
     body = json.dumps(BODIES[name])
     direct = parse_body(body)
     read = jev.read_body(jev.parse(body))
-    message = decide_request(read.state, read.questions, samples=read.samples, ask=read.ask, model=read.model)
+    message = decide_request(
+        read.state,
+        read.questions,
+        samples=read.samples,
+        ask=read.ask,
+        adapter=read.adapter,
+        service_class=read.service_class,
+        model=read.model,
+    )
     wired = decision_of(message, EngineConfig())
     assert (wired.state, wired.questions, wired.samples, wired.ask) == (
         direct.request.state,

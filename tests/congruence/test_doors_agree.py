@@ -1,4 +1,4 @@
-"""Every door gives the same numbers: gRPC unary and streamed, both clients, both command lines.
+"""Every door gives the same numbers: gRPC unary and streamed, both clients, both command lines; chat the same text.
 
 A tiny random model behind a real server; the engine thread owns MLX, the event loop of the server has its own thread.
 """
@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from letterwise import AsyncClient, Client, Decision, Skipped, gather, jev
+from letterwise import Adapter, AsyncClient, ChatReply, Client, Decision, Skipped, gather, jev
 from letterwise import cli as client_cli
 from letterwise_service import cli as service_cli
 from letterwise_service.config import EngineConfig, ServerConfig
 from letterwise_service.engine.thread import Engine
 from letterwise_service.server.app import App
 
-from ..tiny import tiny_folder
+from ..engine.adapter_files import adapter_folder, matrices, modules
+from ..tiny import tiny_folder, tiny_model
 
 BODY: dict[str, Any] = {
     "state": {"subject": "Lampe à café ☕", "order": 48213, "lines": ["late", "broken"]},
@@ -48,9 +49,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def target(folder: Path) -> Iterator[str]:
+def tone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of an adapter that changes every number."""
+    model = tiny_model("llama")
+    tensors = matrices(model, modules(model, "q_proj", "v_proj", "down_proj"))
+    return str(adapter_folder(tmp_path_factory.mktemp("tone"), tensors))
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path, tone: str) -> Iterator[str]:
     """A server's address."""
-    engine_config = EngineConfig(model=str(folder))
+    engine_config = EngineConfig(model=str(folder), adapters=(("tone", tone),))
     started: Future[tuple[asyncio.AbstractEventLoop, App]] = Future()
     warm = threading.Event()
 
@@ -133,6 +142,56 @@ def test_offline_command_prints_the_reply(
     """`letterwise-service decide`, with no server and no store, gives the server's numbers."""
     assert service_cli.main(["decide", file, "--model", str(folder), "--json"]) == 0
     assert_same(json.loads(capsys.readouterr().out), unary)
+
+
+async def test_doors_agree_with_an_adapter(
+    folder: Path, tone: str, target: str, unary: Decision, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked for in a call or in a file, streamed, beside others or offline; and its numbers are not the model's own."""
+    settings: dict[str, Any] = {"adapter": Adapter("tone", 0.5), "service_class": "batch"}
+    with Client(target) as client:
+        adapted = client.decide(**keywords(), **settings)
+        streamed = gather(client.decide_stream(**keywords(), **settings), list(BODY["questions"]))
+    async with AsyncClient(target) as client:
+        await client.prewarm(BODY["state"], **settings)
+        plain, kept = await asyncio.gather(client.decide(**keywords()), client.decide(**keywords(), **settings))
+    assert adapted.answers == streamed.answers == kept.answers
+    assert plain.answers == unary.answers
+    assert all(adapted.answers[name] != unary.answers[name] for name in adapted.answers if name in unary.answers)
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps({**BODY, "adapter": {"name": "tone", "scale": 0.5}, "service_class": "batch"}))
+    assert client_cli.main(["decide", str(file), "--server", target, "--json"]) == 0
+    assert_same(json.loads(capsys.readouterr().out), adapted)
+    offline = ["decide", str(file), "--model", str(folder), "--adapters", f"tone={tone}", "--json"]
+    assert service_cli.main(offline) == 0
+    assert_same(json.loads(capsys.readouterr().out), adapted)
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 3, "adapter": "tone"}])
+async def test_chat_doors_agree(target: str, settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Both clients and the command, greedy and drawn: the same text, and in the clients the same tokens."""
+    question = "Is the lamp late? ☕"
+    with Client(target) as client:
+        first = client.chat(question, max_tokens=40, **settings).finish()
+        pieces = list(client.chat(question, max_tokens=40, **settings).texts())
+    async with AsyncClient(target) as client:
+        again = await client.chat(question, max_tokens=40, **settings).finish()
+    assert first.text == "".join(pieces)
+    assert told(first) == told(again)
+    assert len(first.tokens) == first.usage.output_tokens > 0
+    flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    asked = ["chat", question, "--max-tokens", "40", "--server", target, *flags]
+    assert client_cli.main([*asked, "--json"]) == 0
+    reply = json.loads(capsys.readouterr().out)
+    assert (reply["text"], reply["finish_reason"]) == (first.text, first.finish_reason)
+    assert reply["usage"]["output_tokens"] == first.usage.output_tokens
+    assert client_cli.main(asked) == 0
+    assert capsys.readouterr().out.removesuffix("\n") == first.text.removesuffix("\n")
+
+
+def told(reply: ChatReply) -> tuple[object, ...]:
+    """What two replies to one request have in common: all but times and what was kept."""
+    return (reply.text, reply.finish_reason, reply.usage, reply.tokens, reply.model)
 
 
 def assert_same(reply: dict[str, Any], unary: Decision) -> None:

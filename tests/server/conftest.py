@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from letterwise.v1 import decision_pb2_grpc
+from letterwise.v1 import chat_pb2_grpc, decision_pb2_grpc
 from letterwise_service.config import EngineConfig, ServerConfig
 from letterwise_service.engine.events import ModelInfo
 from letterwise_service.server.app import App
@@ -28,10 +28,12 @@ class Running:
     ended: asyncio.Task[int]
     ready: asyncio.Event
     stub: decision_pb2_grpc.DecisionServiceAsyncStub = field(init=False)
+    chat: chat_pb2_grpc.ChatServiceAsyncStub = field(init=False)
     health: health_pb2_grpc.HealthStub = field(init=False)
 
     def __post_init__(self) -> None:
         self.stub = decision_pb2_grpc.DecisionServiceStub(self.channel)
+        self.chat = chat_pb2_grpc.ChatServiceStub(self.channel)
         self.health = health_pb2_grpc.HealthStub(self.channel)
 
     async def status(self, service: str = "") -> str:

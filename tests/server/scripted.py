@@ -7,18 +7,21 @@ forward, and when it dies.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from letterwise_service import errors
 from letterwise_service.config import EngineConfig
 from letterwise_service.engine import events as ev
 from letterwise_service.method.answers import Skipped
+from letterwise_service.method.chat import ChatRequest
 from letterwise_service.method.decision import Decision, Pass, Reading, bound_passes, count_passes
-from letterwise_service.method.request import DecisionRequest, Json
+from letterwise_service.method.request import INTERACTIVE, Adapter, DecisionRequest, Json
 
 CONTEXT_TOKENS = 4096
 
@@ -27,12 +30,19 @@ CONTEXT_TOKENS = 4096
 class Permit:
     request: DecisionRequest | None
     tokens: int
+    adapter: Adapter | None = None
+    service_class: str = INTERACTIVE
+
+
+@dataclass(frozen=True)
+class ChatPermit:
+    request: ChatRequest
 
 
 @dataclass
 class Job:
-    permit: Permit
-    listener: ev.Listener
+    permit: Permit | ChatPermit
+    listener: Callable[[Any], None]
     deadline_seconds: float | None
     stopping: threading.Event = field(default_factory=threading.Event)
     forwards: int = 0
@@ -45,6 +55,11 @@ class Job:
 def scripted_scores(text: str, letters: int) -> tuple[float, ...]:
     """Scores that depend on the prompt and the letter, and on nothing else."""
     return tuple((zlib.crc32(f"{text}|{letter}".encode()) % 1000) / 100 for letter in range(letters))
+
+
+def scripted_words(request: ChatRequest) -> list[str]:
+    """What a chat is answered with: the words of the last message, backwards."""
+    return [f"{word} " for word in reversed(re.findall(r"\S+", request.messages[-1].content))]
 
 
 class ScriptedEngine:
@@ -100,6 +115,7 @@ class ScriptedEngine:
             blas_gflops=1.5,
             parameters=1,
             weights_bytes=4,
+            adapters=("tone",),
         )
 
     def start(self) -> None:
@@ -120,12 +136,29 @@ class ScriptedEngine:
         longest = max(len(one.text) for one in bound_passes(request, style="plain"))
         if longest > CONTEXT_TOKENS:
             raise errors.TooLong("the longest prompt is too long", tokens=longest, limit_tokens=CONTEXT_TOKENS)
-        return Permit(request, longest)
+        return Permit(request, longest, request.adapter, request.service_class)
 
-    def admit_state(self, state: Json) -> Permit:
-        return Permit(None, len(str(state)))
+    def admit_state(self, state: Json, *, adapter: Adapter | None = None, service_class: str = INTERACTIVE) -> Permit:
+        return Permit(None, len(str(state)), adapter, service_class)
+
+    def admit_chat(self, request: ChatRequest) -> ChatPermit:
+        if self.admit_error is not None:
+            raise self.admit_error
+        if not self.config.chat_rows:
+            raise errors.Unsupported("scripted does not chat here: it was started with --chat-rows 0")
+        return ChatPermit(request)
+
+    def submit_chat(
+        self, permit: ChatPermit, listener: ev.ChatListener, *, deadline_seconds: float | None = None
+    ) -> Job:
+        return self._submit(permit, listener, deadline_seconds)
 
     def submit(self, permit: Permit, listener: ev.Listener, *, deadline_seconds: float | None = None) -> Job:
+        return self._submit(permit, listener, deadline_seconds)
+
+    def _submit(
+        self, permit: Permit | ChatPermit, listener: Callable[[Any], None], deadline_seconds: float | None
+    ) -> Job:
         if not self.alive:
             raise errors.EngineDown("the engine is not running")
         if self._draining:
@@ -178,7 +211,9 @@ class ScriptedEngine:
             for callback in self._callbacks:
                 callback()
 
-    def _run(self, job: Job) -> ev.Completed:
+    def _run(self, job: Job) -> ev.Completed | ev.ChatFinished:
+        if isinstance(job.permit, ChatPermit):
+            return self._chat(job, job.permit.request)
         request, tokens = job.permit.request, job.permit.tokens
         passes = count_passes(request) if request else 0
         job.listener(ev.Accepted(passes, passes * tokens))
@@ -186,7 +221,17 @@ class ScriptedEngine:
             self._forward(job)
             job.listener(ev.PrefixProgress(done, tokens, 0))
         skipped = self._answer(job, request) if request else ()
-        return ev.Completed("scripted", self._diagnostics(job, passes * tokens, skipped, request))
+        return ev.Completed("scripted", self._diagnostics(job, tokens, passes * tokens, skipped, request))
+
+    def _chat(self, job: Job, request: ChatRequest) -> ev.ChatFinished:
+        words, prompt_tokens = scripted_words(request), len(request.messages)
+        job.listener(ev.ChatStarted(prompt_tokens, prompt_tokens - 1))
+        said = words[: request.max_tokens]
+        for number, word in enumerate(said):
+            self._forward(job)
+            job.listener(ev.ChatText(word, ((number, -number / 3),)))
+        reason = "stop" if len(said) == len(words) else "length"
+        return ev.ChatFinished("scripted", reason, prompt_tokens, len(said), queue_seconds=0.25, total_seconds=1.75)
 
     def _answer(self, job: Job, request: DecisionRequest) -> tuple[Skipped, ...]:
         decision = Decision(request, style="plain")
@@ -217,7 +262,12 @@ class ScriptedEngine:
         job.forwards += 1
 
     def _diagnostics(
-        self, job: Job, prompt_tokens: int, skipped: tuple[Skipped, ...], request: DecisionRequest | None
+        self,
+        job: Job,
+        prefix_tokens: int,
+        prompt_tokens: int,
+        skipped: tuple[Skipped, ...],
+        request: DecisionRequest | None,
     ) -> ev.Diagnostics:
         return ev.Diagnostics(
             path="rows",
@@ -226,7 +276,7 @@ class ScriptedEngine:
             stages=Decision(request, style="plain").stages if request else 0,
             skipped=skipped,
             orderings=request.samples if request else 0,
-            prefix=ev.PrefixInfo(job.permit.tokens, 0, True, "exact"),
+            prefix=ev.PrefixInfo(prefix_tokens, 0, True, "exact"),
             passes=job.forwards - 2,
             forwards=job.forwards,
             prompt_tokens=prompt_tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from letterwise.v1 import decision_pb2 as pb
-from letterwise.v1 import errors_pb2
+from letterwise.v1 import errors_pb2, serving_pb2
 from letterwise_service import errors
 
 from . import bodies
@@ -64,6 +65,14 @@ BAD = {
     "a state nested past any stack": (asked(noul(), state=pb.Value(json="[" * 60_000)), "state"),
     "a state with half a pair": (asked(noul(), state=pb.Value(json='"\\ud800"')), "state"),
     "an integer of 5,000 digits": (asked(noul(), state=pb.Value(json="9" * 5000)), "state"),
+    "an adapter without a name": (asked(noul(), adapter=serving_pb2.Adapter(scale=1)), "adapter.name"),
+    "an adapter with a name past any": (asked(noul(), adapter=serving_pb2.Adapter(name="x" * 300)), "adapter.name"),
+    "a scale that is no number": (
+        asked(noul(), adapter=serving_pb2.Adapter(name="tone", scale=math.nan)),
+        "adapter.scale",
+    ),
+    "a scale past any sense": (asked(noul(), adapter=serving_pb2.Adapter(name="tone", scale=101)), "adapter.scale"),
+    "a service class of a later contract": (asked(noul(), service_class=9), "service_class"),
     "no questions": (asked(), "questions"),
     "too many questions": (asked(*(noul(str(i)) for i in range(9))), "questions"),
     "an empty id": (asked(noul("")), "questions[0].id"),
@@ -159,6 +168,22 @@ async def test_prewarm_without_a_state_names_it(server: Running) -> None:
     """Prewarm holds its state to the same rules."""
     error = await refused(server.stub.Prewarm(pb.PrewarmRequest()))
     assert detail(error, error_details_pb2.BadRequest).field_violations[0].field == "state"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"adapter": serving_pb2.Adapter(name="tone", scale=math.inf)}, "adapter.scale"),
+        ({"service_class": 9}, "service_class"),
+    ],
+)
+async def test_prewarm_holds_adapter_and_service_class_to_the_rules(
+    server: Running, fields: dict[str, Any], field: str
+) -> None:
+    """As a decision does."""
+    error = await refused(server.stub.Prewarm(pb.PrewarmRequest(state=text("s"), **fields)))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert [each.field for each in detail(error, error_details_pb2.BadRequest).field_violations] == [field]
 
 
 async def test_image_is_unimplemented(server: Running) -> None:

@@ -15,7 +15,7 @@ from letterwise.v1 import decision_pb2 as pb
 from letterwise.v1 import decision_pb2_grpc
 from letterwise_service import errors, metrics
 from letterwise_service.config import EngineConfig, ServerConfig
-from letterwise_service.server.app import SERVICE, App
+from letterwise_service.server.app import CHAT_SERVICE, SERVICE, App
 from letterwise_service.server.listening import PortUnavailable
 
 from . import bodies
@@ -104,7 +104,8 @@ async def test_slow_reader_does_not_hold_the_engine(server: Running) -> None:
 
 async def test_loading_server_answers_health_and_refuses_decisions(loading: Running) -> None:
     """Before the model is warm, health is NOT_SERVING and every call UNAVAILABLE; after, both turn."""
-    assert await loading.status() == await loading.status(SERVICE) == "NOT_SERVING"
+    names = ("", SERVICE, CHAT_SERVICE)
+    assert [await loading.status(name) for name in names] == ["NOT_SERVING"] * 3
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await loading.stub.Decide(bodies.ticket())
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -112,7 +113,7 @@ async def test_loading_server_answers_health_and_refuses_decisions(loading: Runn
     assert not loading.ready.is_set()
     loading.engine.loaded.set()
     await asyncio.wait_for(loading.ready.wait(), 5)
-    assert await loading.status() == await loading.status(SERVICE) == "SERVING"
+    assert [await loading.status(name) for name in names] == ["SERVING"] * 3
     assert (await loading.stub.Decide(bodies.ticket())).answers
 
 

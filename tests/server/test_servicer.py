@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+import letterwise.v1
+from letterwise.v1 import chat_pb2, info_pb2, serving_pb2
 from letterwise.v1 import decision_pb2 as pb
-from letterwise.v1 import info_pb2
 from letterwise_service.method import calibration
 from letterwise_service.method.decision import Decision, Reading
+from letterwise_service.method.request import BATCH, INTERACTIVE, Adapter
 from letterwise_service.server import requests
+from letterwise_service.server.chat import ChatServicer
 from letterwise_service.server.servicer import DecisionServicer
 
 from . import bodies
@@ -146,6 +152,8 @@ async def test_get_info_describes_model_limits_and_store(server: Running) -> Non
     assert (reply.model.name, reply.model.path, reply.model.HasField("problem")) == ("scripted", "rows", False)
     assert (reply.limits.max_questions, reply.limits.max_samples, reply.limits.queue_jobs) == (8, 4, 3)
     assert reply.limits.max_message_bytes == 2**20
+    assert (reply.limits.chat_rows, reply.limits.chat_queue, reply.limits.chat_max_tokens) == (8, 64, 2048)
+    assert list(reply.model.adapters) == ["tone"]
     assert reply.calibration.temperature == calibration.TEMPERATURE
     assert (reply.prefix_store.hits, reply.prefix_store.misses, reply.prefix_store.evicted) == (5, 6, 1)
     assert (reply.prefix_store.partial_hits, reply.prefix_store.stored, reply.prefix_store.refused) == (7, 3, 4)
@@ -153,13 +161,55 @@ async def test_get_info_describes_model_limits_and_store(server: Running) -> Non
     assert reply.build.python_version.startswith("3.")
 
 
-@pytest.mark.parametrize("method", pb.DESCRIPTOR.services_by_name["DecisionService"].methods_by_name)
-def test_servicer_covers_every_rpc_of_the_descriptor(method: str) -> None:
+SERVICERS = {"DecisionService": DecisionServicer, "ChatService": ChatServicer}
+RPCS = [
+    (service.name, method)
+    for module in (pb, chat_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+
+
+@pytest.mark.parametrize(("service", "method"), RPCS, ids=[method.full_name for _, method in RPCS])
+def test_servicer_covers_every_rpc_of_the_descriptor(service: str, method: Any) -> None:
     """An RPC that is added to the proto and not here fails this test; streamed ones are generators."""
-    own = vars(DecisionServicer).get(method)
+    own = vars(SERVICERS[service]).get(method.name)
     assert own is not None
-    streamed = pb.DESCRIPTOR.services_by_name["DecisionService"].methods_by_name[method].server_streaming
-    assert inspect.isasyncgenfunction(own) if streamed else inspect.iscoroutinefunction(own)
+    assert inspect.isasyncgenfunction(own) if method.server_streaming else inspect.iscoroutinefunction(own)
+
+
+def test_every_service_of_the_contract_has_its_servicer() -> None:
+    """A service that is added to the proto files fails here until it is among those above."""
+    files = [import_module(f"letterwise.v1.{each.name}") for each in iter_modules(letterwise.v1.__path__)]
+    services = {name for file in files if hasattr(file, "DESCRIPTOR") for name in file.DESCRIPTOR.services_by_name}
+    assert services == set(SERVICERS)
+
+
+ADAPTERS = [
+    (None, None),
+    (serving_pb2.Adapter(name="tone"), Adapter("tone")),
+    (serving_pb2.Adapter(name="tone", scale=0), Adapter("tone", 0.0)),
+    (serving_pb2.Adapter(name="tone", scale=-2.5), Adapter("tone", -2.5)),
+]
+CLASSES = [
+    (serving_pb2.SERVICE_CLASS_UNSPECIFIED, INTERACTIVE),
+    (serving_pb2.SERVICE_CLASS_INTERACTIVE, INTERACTIVE),
+    (serving_pb2.SERVICE_CLASS_BATCH, BATCH),
+]
+
+
+@pytest.mark.parametrize(("sent", "adapter"), ADAPTERS)
+@pytest.mark.parametrize(("number", "service_class"), CLASSES)
+async def test_adapter_and_service_class_reach_the_engine(
+    server: Running, sent: serving_pb2.Adapter | None, adapter: Adapter | None, number: Any, service_class: str
+) -> None:
+    """Decide, DecideStream and Prewarm hand both on; an absent scale is all of the adapter."""
+    asked = pb.DecideRequest(state=bodies.text("s"), questions=[bodies.noul()], adapter=sent, service_class=number)
+    await server.stub.Decide(asked)
+    assert [event async for event in server.stub.DecideStream(pb.DecideStreamRequest(request=asked))]
+    await server.stub.Prewarm(pb.PrewarmRequest(state=bodies.text("s"), adapter=sent, service_class=number))
+    permits = [job.permit for job in server.engine.jobs]
+    assert [(permit.adapter, permit.service_class) for permit in permits] == [(adapter, service_class)] * 3
 
 
 async def test_reflection_lists_the_services(server: Running) -> None:
@@ -168,7 +218,8 @@ async def test_reflection_lists_the_services(server: Running) -> None:
     call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
     reply = await call.read()
     names = {service.name for service in reply.list_services_response.service}
-    assert {"letterwise.v1.DecisionService", "grpc.health.v1.Health"} <= names
+    ours = {f"letterwise.v1.{name}" for name in SERVICERS}
+    assert names == {*ours, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
     call.cancel()
 
 

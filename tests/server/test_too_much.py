@@ -15,13 +15,16 @@ GARBAGE = [b"\x0a\x04\x0a\x02\xff\xfe", b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 4
 
 
 @pytest.mark.parametrize("body", GARBAGE, ids=["not UTF-8", "cut short", "garbage", "shorter than it says"])
-@pytest.mark.parametrize("method", ["Decide", "DecideStream", "Prewarm"])
+@pytest.mark.parametrize(
+    "method",
+    ["DecisionService/Decide", "DecisionService/DecideStream", "DecisionService/Prewarm", "ChatService/Chat"],
+)
 async def test_undecodable_messages_are_the_callers_error(server: Running, method: str, body: bytes) -> None:
     """Bytes that are no message end INVALID_ARGUMENT with a request id, on every method."""
-    path = f"/letterwise.v1.DecisionService/{method}"
-    call = (server.channel.unary_stream if method == "DecideStream" else server.channel.unary_unary)(path)(body)
+    streamed = method.endswith(("DecideStream", "Chat"))
+    call = (server.channel.unary_stream if streamed else server.channel.unary_unary)(f"/letterwise.v1.{method}")(body)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await (call.read() if method == "DecideStream" else call)
+        await (call.read() if streamed else call)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "UTF-8" in str(caught.value.details())
     assert dict(caught.value.trailing_metadata() or ())["x-request-id"]

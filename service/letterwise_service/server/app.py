@@ -19,21 +19,26 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from letterwise.v1 import decision_pb2, decision_pb2_grpc
+from letterwise.v1 import chat_pb2, chat_pb2_grpc, decision_pb2, decision_pb2_grpc
 
 from .. import metrics
 from ..config import EngineConfig, ServerConfig
 from ..engine.events import ModelInfo
 from ..errors import LoadFailed
 from .bridge import Bridge, Engine, tell
+from .calls import Calls
+from .chat import ChatServicer
 from .interceptors import RpcInterceptor
 from .listening import address, bind, options
+from .replies import version_of
+from .scrape import Scrape
 from .servicer import DecisionServicer
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SERVICE = decision_pb2.DESCRIPTOR.services_by_name["DecisionService"].full_name
+CHAT_SERVICE = chat_pb2.DESCRIPTOR.services_by_name["ChatService"].full_name
 # How long callers who have not heard of the drain yet are still answered, with its refusal.
 _NEWS_SECONDS = 0.25
 # Long enough for a refusal that has been written to leave the socket.
@@ -53,22 +58,27 @@ class App:
         self._engine = engine
         self._config = server_config
         self._bridge = Bridge(engine)
-        self._servicer = DecisionServicer(engine, self._bridge, engine_config, server_config)
+        self._calls = Calls()
+        self._servicer = DecisionServicer(engine, self._bridge, self._calls, engine_config, server_config)
+        self._chat_servicer = ChatServicer(engine, self._bridge, self._calls, engine_config)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(interceptors=[RpcInterceptor()], options=options(server_config))
+        self._scrape = Scrape(server_config.host, server_config.metrics_port)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._died = asyncio.Event()
         self.port = 0
 
     async def start(self) -> None:
-        """Binds the port and answers at once: health NOT_SERVING, decisions UNAVAILABLE. Raises PortUnavailable."""
+        """Binds the port and answers at once: health NOT_SERVING, our own calls UNAVAILABLE. Raises PortUnavailable."""
         decision_pb2_grpc.add_DecisionServiceServicer_to_server(self._servicer, self._server)
+        chat_pb2_grpc.add_ChatServiceServicer_to_server(self._chat_servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (SERVICE, CHAT_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         self.port = bind(self._server, self._config.host, self._config.port)
+        self._scrape.open()
         await self._server.start()
 
     async def run(self, announce: Callable[[ModelInfo], None]) -> int:
@@ -89,7 +99,8 @@ class App:
             await self._server.stop(_LAST_WORDS_SECONDS)
             raise
         finally:
-            await asyncio.wait([_in_thread(self._engine.close)], timeout=_CLOSE_SECONDS)
+            ends = [_in_thread(self._engine.close), _in_thread(self._scrape.close)]
+            await asyncio.wait(ends, timeout=_CLOSE_SECONDS)
 
     def stop(self) -> None:
         """Asks for a drain; asked again, the drain is cut short."""
@@ -110,8 +121,15 @@ class App:
     async def _open(self, model: ModelInfo) -> None:
         if model.problem:
             _log.warning("the model cannot answer decisions", extra={"model": model.model, "problem": model.problem})
-        self._servicer.open(model)
+        self._calls.open(model)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        metrics.model_loaded(
+            model=model.model,
+            device=model.device,
+            blas=model.blas,
+            gflops=model.blas_gflops,
+            version=version_of("letterwise"),
+        )
         metrics.serving(True)
         _log.info("serving", extra={"model": model.model, "port": self.port, "readout": model.path})
 
@@ -143,7 +161,7 @@ class App:
     async def _all_answered(self) -> None:
         while not await asyncio.to_thread(self._engine.wait_idle, 0.1):
             pass
-        await self._servicer.wait_idle()
+        await self._calls.wait_idle()
 
     async def _fall(self) -> int:
         """The engine has died: nobody else is to be sent here, and the process must be replaced."""
@@ -151,7 +169,7 @@ class App:
         metrics.serving(False)
         await self._health.enter_graceful_shutdown()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._servicer.wait_idle(), _REFUSALS_SECONDS)
+            await asyncio.wait_for(self._calls.wait_idle(), _REFUSALS_SECONDS)
         await self._server.stop(_LAST_WORDS_SECONDS)
         return 1
 
@@ -160,7 +178,7 @@ class App:
         self._bridge.fail_all("the engine has stopped; send the request to another server")
 
     async def _set_health(self, status: int) -> None:
-        for name in ("", SERVICE):
+        for name in ("", SERVICE, CHAT_SERVICE):
             await self._health.set(name, status)
 
 

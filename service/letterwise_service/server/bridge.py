@@ -1,8 +1,9 @@
 """The bridge between asyncio and the engine thread: a job's events as an async iterator, its caller's end as a cancel.
 
 Owns the events on their way to callers. Everything here runs on the event loop, but for the listener, which the
-engine thread calls and which returns at once: a slow reader fills a queue on the loop (bounded by the few events
-that a job has) and never holds the engine. Knows nothing of protobuf.
+engine thread calls and which returns at once: a slow reader fills a queue on the loop and never holds the engine.
+The queue is bounded by what its job can tell: the few events of a decision, one small event for each of the
+`max_tokens` of a chat. Knows nothing of protobuf.
 """
 
 from __future__ import annotations
@@ -10,22 +11,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from ..engine.events import Completed, Event, Failed, Listener, ModelInfo, StoreInfo
+from ..engine.events import (
+    ChatEvent,
+    ChatFinished,
+    ChatListener,
+    Completed,
+    Event,
+    Failed,
+    Listener,
+    ModelInfo,
+    StoreInfo,
+)
 from ..errors import EngineDown
-from ..method.request import DecisionRequest, Json
+from ..method.chat import ChatRequest
+from ..method.request import Adapter, DecisionRequest, Json
+
+Told = TypeVar("Told")
 
 
 class Job(Protocol):
-    """A job that the engine has taken."""
+    """A decision or a chat that the engine has taken."""
 
     def cancel(self) -> None:
-        """Stops the job before its next forward; harmless once it has ended."""
+        """Stops it before its next forward; harmless once it has ended."""
 
 
 class Engine(Protocol):
-    """The engine as the server sees it. A permit is opaque here: it goes from `admit` to `submit`."""
+    """The engine as the server sees it. A permit is opaque here: it goes from an `admit` to its `submit`."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -35,8 +49,10 @@ class Engine(Protocol):
     def wait_ready(self, timeout_seconds: float | None = None) -> ModelInfo: ...
     def on_death(self, callback: Callable[[], None]) -> None: ...
     def admit(self, request: DecisionRequest) -> Any: ...
-    def admit_state(self, state: Json) -> Any: ...
+    def admit_state(self, state: Json, *, adapter: Adapter | None = None, service_class: str = ...) -> Any: ...
+    def admit_chat(self, request: ChatRequest) -> Any: ...
     def submit(self, permit: Any, listener: Listener, *, deadline_seconds: float | None = None) -> Job: ...
+    def submit_chat(self, permit: Any, listener: ChatListener, *, deadline_seconds: float | None = None) -> Job: ...
     def drain(self) -> None: ...
     def wait_idle(self, timeout_seconds: float) -> bool: ...
     def close(self) -> None: ...
@@ -44,23 +60,31 @@ class Engine(Protocol):
 
 
 class Bridge:
-    """Submits jobs to one engine and hands their events to coroutines of one event loop."""
+    """Submits decisions and chats to one engine and hands their events to coroutines of one event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._queues: set[asyncio.Queue[Event]] = set()
+        self._queues: set[asyncio.Queue[Any]] = set()
 
-    async def events(self, permit: Any, deadline_seconds: float | None) -> AsyncGenerator[Event, None]:
-        """The job's events up to Completed. A Failed is raised as its error; leaving early cancels the job."""
-        queue: asyncio.Queue[Event] = asyncio.Queue()
-        listener = _listener(asyncio.get_running_loop(), queue)
-        job = self._engine.submit(permit, listener, deadline_seconds=deadline_seconds)
+    def events(self, permit: Any, deadline_seconds: float | None) -> AsyncGenerator[Event, None]:
+        """A decision's events up to Completed. A Failed is raised as its error; leaving early cancels the job."""
+        return self._told(lambda listener: self._engine.submit(permit, listener, deadline_seconds=deadline_seconds))
+
+    def chat_events(self, permit: Any, deadline_seconds: float | None) -> AsyncGenerator[ChatEvent, None]:
+        """The same for a chat, up to ChatFinished."""
+        return self._told(
+            lambda listener: self._engine.submit_chat(permit, listener, deadline_seconds=deadline_seconds)
+        )
+
+    async def _told(self, submit: Callable[[Callable[[Told | Failed], None]], Job]) -> AsyncGenerator[Told, None]:
+        queue: asyncio.Queue[Told | Failed] = asyncio.Queue()
+        job = submit(_listener(asyncio.get_running_loop(), queue))
         self._queues.add(queue)
         ended = False
         try:
             while not ended:
                 event = await queue.get()
-                ended = isinstance(event, Completed | Failed)
+                ended = isinstance(event, Completed | ChatFinished | Failed)
                 if isinstance(event, Failed):
                     raise event.error
                 yield event
@@ -82,5 +106,5 @@ def tell(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(function)
 
 
-def _listener(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Event]) -> Listener:
+def _listener(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Told]) -> Callable[[Told], None]:
     return lambda event: tell(loop, lambda: queue.put_nowait(event))

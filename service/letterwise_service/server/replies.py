@@ -213,6 +213,7 @@ def _model(model: ModelInfo) -> info_pb2.Model:
         parameters=model.parameters,
         weights_bytes=model.weights_bytes,
         problem=model.problem,
+        adapters=model.adapters,
     )
 
 
@@ -227,20 +228,23 @@ def _limits(model: ModelInfo, engine: EngineConfig, server: ServerConfig) -> inf
         queue_jobs=engine.queue_jobs,
         queue_tokens=engine.queue_tokens,
         job_deadline_seconds=engine.job_deadline_seconds,
+        chat_rows=engine.chat_rows if model.chats else 0,
+        chat_queue=engine.chat_queue,
+        chat_max_tokens=engine.chat_max_tokens,
     )
 
 
 def _build() -> info_pb2.Build:
     return info_pb2.Build(
-        version=_version("letterwise"),
+        version=version_of("letterwise"),
         python_version=platform.python_version(),
-        mlx_version=_version("mlx"),
-        mlx_lm_version=_version("mlx-lm"),
+        mlx_version=version_of("mlx"),
+        mlx_lm_version=version_of("mlx-lm"),
         platform=f"{platform.system()} {platform.machine()}",
     )
 
 
-def _version(distribution: str) -> str:
+def version_of(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from google.protobuf.message import Message
 
+from letterwise.v1 import chat_pb2, serving_pb2
 from letterwise.v1 import decision_pb2 as pb
 
 from ..config import EngineConfig
@@ -18,7 +19,24 @@ from ..engine.events import ModelInfo
 from ..errors import InvalidRequest, MalformedBody, TooLong, Violation
 from ..method import jsontext, validation
 from ..method.paths import GrpcPaths
-from ..method.request import Choice, DecisionRequest, Json, Noul, Option, Question, Score
+from ..method.request import (
+    BATCH,
+    INTERACTIVE,
+    Adapter,
+    Choice,
+    DecisionRequest,
+    Json,
+    Noul,
+    Option,
+    Question,
+    Score,
+)
+
+_SERVICE_CLASSES: dict[int, str] = {
+    serving_pb2.SERVICE_CLASS_UNSPECIFIED: INTERACTIVE,
+    serving_pb2.SERVICE_CLASS_INTERACTIVE: INTERACTIVE,
+    serving_pb2.SERVICE_CLASS_BATCH: BATCH,
+}
 
 
 def decision_of(request: pb.DecideRequest, config: EngineConfig) -> DecisionRequest:
@@ -30,6 +48,8 @@ def decision_of(request: pb.DecideRequest, config: EngineConfig) -> DecisionRequ
         questions=reading.questions(request.questions),
         samples=limits.samples(request.samples or 1),
         ask=tuple(request.ask) or None,
+        adapter=adapter_of(request),
+        service_class=reading.service_class(request.service_class),
     )
     reading.check()
     validation.check(decision, GrpcPaths(), limits)
@@ -57,13 +77,22 @@ def check_size(path: str, message: Message, model: ModelInfo) -> None:
         )
 
 
-def state_of(request: pb.PrewarmRequest) -> Json:
-    """The state to read. Raises InvalidRequest, and Unsupported for an image."""
+def prewarm_of(request: pb.PrewarmRequest) -> tuple[Json, Adapter | None, str]:
+    """The state to read, its adapter and its service class. Raises InvalidRequest, and Unsupported for an image."""
     reading = _Reading()
     state = reading.field(request, "state", "state")
+    adapter, service_class = adapter_of(request), reading.service_class(request.service_class)
     reading.check()
-    validation.check_state(state)
-    return state
+    validation.check_state(state, adapter)
+    return state, adapter, service_class
+
+
+def adapter_of(request: pb.DecideRequest | pb.PrewarmRequest | chat_pb2.ChatRequest) -> Adapter | None:
+    """The adapter of any request, unchecked; None for the model alone."""
+    if not request.HasField("adapter"):
+        return None
+    adapter = request.adapter
+    return Adapter(adapter.name, adapter.scale) if adapter.HasField("scale") else Adapter(adapter.name)
 
 
 class _Reading:
@@ -80,6 +109,12 @@ class _Reading:
     def field(self, message: Message, name: str, path: str) -> Json:
         """The value in an optional field; None when it is absent."""
         return self._value(getattr(message, name), path) if message.HasField(name) else None
+
+    def service_class(self, number: int) -> str:
+        """The domain's name for a service class; the contract may have gained classes that this server lacks."""
+        if number not in _SERVICE_CLASSES:
+            self._wrong("service_class", "expected interactive, batch or nothing")
+        return _SERVICE_CLASSES.get(number, INTERACTIVE)
 
     def questions(self, questions: Iterable[pb.Question]) -> tuple[Question, ...]:
         """The questions that could be read; those that could not have left a violation."""
