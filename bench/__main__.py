@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import decisions, growth, inside, report
+from . import decisions, growth, inside, report, store, traffic
 from .lineup import Results, say
 
 # name → (what runs it, the tables of the report that show it, the keys that it owns)
@@ -23,6 +23,8 @@ BENCHES: dict[str, tuple[Callable[[int], Results], tuple[str, ...], tuple[str, .
     "growth": (growth.run, ("growth",), ("growth",)),
     "forward_sizes": (inside.forward_sizes, ("forward_sizes",), ("forward_sizes",)),
     "profile": (inside.profile, ("profile",), ("profile",)),
+    "store": (store.run, ("goals", "store"), (*store.KEYS, "store_claim_")),
+    "traffic": (traffic.run, ("goals", "traffic"), (*traffic.KEYS, "traffic_claim_")),
 }
 
 

@@ -36,6 +36,21 @@ GOALS: dict[str, tuple[str, str]] = {
         for state in STATES
     },
     "decision_over_gemm": ("20 questions on a new state ÷ its matrix products alone", "≤ 1.6"),
+    "kept_over_cold_1": ("1 question on a kept state of 700 tokens ÷ on a new one", "≤ 0.30"),
+    "kept_over_cold_1_5000": ("the same with 5,000 tokens", "≤ 0.12"),
+    "prefix_lookup_milliseconds": ("finding a kept prefix of 700 tokens, in milliseconds", "≤ 2"),
+    "growing_tokens_ratio": ("40 states of 60 tokens more each: prefix tokens computed ÷ needed", "≤ 1.35"),
+    "callers_200_times_computed": ("200 callers on one new state: times its prefix is computed", "≤ 1"),
+    "chat_gap_over_alone_plus_forward": (
+        "p95 between tokens of 8 chats beside decisions ÷ (alone + one forward)",
+        "≤ 1.0",
+    ),
+    "decision_speed_beside_chat": ("a decision's speed beside 8 chats ÷ alone", "≥ 0.45"),
+    "fairness_4": ("four decisions at once, the last one's time ÷ the first one's", "≤ 1.3"),
+    "service_overhead_ms": ("a kept question through the whole service less the engine's time, ms", "≤ 3"),
+    "crowd_wrong": ("64 callers, a third of them vanish: answers that differ from cold ones", "≤ 0"),
+    "crowd_unanswered": ("callers who stayed and were not answered", "≤ 0"),
+    "crowd_arrays_growth": ("bytes of all arrays after them ÷ before", "≤ 1.05"),
 }
 _STEPS = ("seconds", "computed_tokens", "operations")
 _NAMES = {
@@ -208,6 +223,32 @@ def profile(results: Results) -> str:
     return _table(title, ["part", "ms", "share"], rows)
 
 
+def store(results: Results) -> str:
+    return _claims("### Kept prefixes", "store", results)
+
+
+def traffic(results: Results) -> str:
+    return _claims("### Traffic", "traffic", results)
+
+
+def _claims(title: str, bench: str, results: Results) -> str:
+    """Every number of every claim, a claim per row."""
+    start = f"{bench}_claim_"
+    rows = [
+        [
+            f"`{key.removeprefix(start)}`",
+            ", ".join(f"{name.replace('_', ' ')} {_any(value)}" for name, value in numbers.items()),
+        ]
+        for key, numbers in results.items()
+        if key.startswith(start)
+    ]
+    return _table(title, ["claim", "numbers"], rows)
+
+
+def _any(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
 def _about(results: Results) -> str:
     facts = [f"- {key.removeprefix('machine_')}: {results[key]}" for key in results if key.startswith("machine_")]
     about = [
@@ -237,6 +278,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "growth": growth,
     "forward_sizes": forward_sizes,
     "profile": profile,
+    "store": store,
+    "traffic": traffic,
     "about": _about,
 }
 

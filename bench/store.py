@@ -1,4 +1,6 @@
-"""What keeping prefixes is worth, and that its bounds hold: `python -m bench.store [NAME …] [--quick]`.
+"""What keeping prefixes is worth, and that its bounds hold: `python -m bench store`.
+
+One claim, or all with smaller sizes, printed and not kept: `python -m bench.store [NAME …] [--quick]`.
 
 Each claim is a function that gives the numbers of its table. The times are those of the embedded model on one engine,
 cold and kept in the same run, as ratios; the long runs are on tiny random models, for they are about the store and not
@@ -7,25 +9,23 @@ about the forwards.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from letterwise_service.config import EngineConfig
-from letterwise_service.engine.events import Answered, Completed, Event, Failed
+from letterwise_service.engine.events import Completed
 from letterwise_service.engine.packing import FORWARD_TOKENS
 from letterwise_service.engine.thread import Engine
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option
 
-Numbers = dict[str, float]
+from .claims import Claim, Numbers, Waiting, embedded, run_claims, say_claims, serving
+from .lineup import Results
+
 LATE = Noul("late", "Does the first customer complain about a late delivery?")
 WHICH = Choice("which", "Which team has the most to do?", tuple(Option(f"team {i}") for i in range(5)))
 _WORDS = (
@@ -45,44 +45,6 @@ _WORDS = (
     "a",
     "refund",
 )
-# A new state of 5,000 tokens on a busy processor may take longer than a decision is given by default.
-_PATIENCE_SECONDS = 3600.0
-
-
-class Waiting:
-    """A caller: keeps what it is told, and waits for the end."""
-
-    def __init__(self, watch: Any = None) -> None:
-        self.answers: dict[str, Any] = {}
-        self.last: Event | None = None
-        self._watch = watch
-        self._ended = threading.Event()
-
-    def __call__(self, event: Event) -> None:
-        if self._watch is not None:
-            self._watch()
-        if isinstance(event, Answered):
-            self.answers[event.answer.id] = event.answer
-        if isinstance(event, Completed | Failed):
-            self.last = event
-            self._ended.set()
-
-    def completed(self) -> Completed:
-        self._ended.wait()
-        if not isinstance(self.last, Completed):
-            raise RuntimeError(f"a decision failed: {self.last}")
-        return self.last
-
-
-@contextmanager
-def serving(**settings: Any) -> Iterator[Engine]:
-    engine = Engine(EngineConfig(**settings))
-    engine.start()
-    engine.wait_ready()
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def ask(engine: Engine, state: str, *questions: Any) -> Completed:
@@ -258,13 +220,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def embedded(claim: Callable[..., Numbers], *sizes: int) -> Numbers:
-    with serving(model="demo", job_deadline_seconds=_PATIENCE_SECONDS) as engine:
-        return claim(engine, *sizes)
-
-
-# name → (the claim with its sizes in full, the same with smaller ones)
-CLAIMS: dict[str, tuple[Callable[[], Numbers], Callable[[], Numbers]]] = {
+CLAIMS: dict[str, Claim] = {
     "kept_700": (partial(embedded, kept_over_cold, 700, 5), partial(embedded, kept_over_cold, 700, 2)),
     "kept_5000": (partial(embedded, kept_over_cold, 5000, 3), partial(embedded, kept_over_cold, 5000, 1)),
     "growing": (partial(embedded, growing_tokens, 40), partial(embedded, growing_tokens, 12)),
@@ -293,28 +249,10 @@ KEYS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.store", description="What keeping prefixes is worth.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(CLAIMS)}; all without one")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes")
-    given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in CLAIMS]:
-        parser.error(f"no claim is named {unknown[0]}; there are {', '.join(CLAIMS)}")
-    found: dict[str, Numbers] = {}
-    for name in given.names or CLAIMS:
-        full, quick = CLAIMS[name]
-        found[name] = quick() if given.quick else full()
-        print(table(name, found[name]), flush=True)
-    print(json.dumps({key: found[claim][number] for key, (claim, number) in KEYS.items() if claim in found}, indent=2))
-
-
-def table(name: str, numbers: Numbers) -> str:
-    rows = (
-        f"    {key:<22}{value:>14,.4g}" if isinstance(value, float) else f"    {key:<22}{value:>14,}"
-        for key, value in numbers.items()
-    )
-    return "\n".join([name, *rows])
+def run(rounds: int) -> Results:
+    """Every claim once, in full: each repeats what it times by itself. `rounds` is not used."""
+    return run_claims("store", CLAIMS, KEYS)
 
 
 if __name__ == "__main__":
-    main()
+    say_claims("bench.store", CLAIMS)

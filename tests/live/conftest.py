@@ -27,7 +27,8 @@ def model_path() -> Path:
 def judge(model_path: Path) -> Iterator[Judge]:
     """Starts at once on what is judged last, so that it computes while other tests run."""
     judge = Judge(model_path)
-    for body in (material.SCORED, *material.UNUSUAL.values()):
+    judge.expect(material.domain(material.SCORED), whole=material.JUDGED_WHOLE)
+    for body in material.UNUSUAL.values():
         judge.expect(material.domain(body))
     yield judge
     judge.close()

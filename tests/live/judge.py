@@ -3,7 +3,8 @@
 Nothing of the engine computes here: the weights are unpacked by `gguf` into mlx-lm's own Llama, the prompt is mlx-lm's
 own chat template, and mlx's kernels are as they come. Only the BLAS is put in place as the engine does it, since the
 reference one would take a minute for a prompt. Reads a JSON object per line, `{"message": …}` or `{"ids": […]}`, and
-answers each with a line: the ids, the 52 letter scores and log Σ exp over the vocabulary.
+answers each with a line: the ids, the 52 letter scores and log Σ exp over the vocabulary. With `"continued": true` the
+prompt goes on from the last continued one in mlx-lm's own prompt cache, trimmed to what they share.
 """
 
 from __future__ import annotations
@@ -82,15 +83,34 @@ def weight(tensor: Any, heads: dict[str, int]) -> tuple[str, Any]:
     return f"{layer}{NAMES[last]}.weight", mx.array(values)
 
 
-def scores(model: Any, ids: list[int], letters: list[int]) -> tuple[list[float], float]:
-    """Letter scores at the last position, and log Σ exp there."""
-    own = cache.make_prompt_cache(model) if len(ids) > LONG_TOKENS else None
-    step = CHUNK_TOKENS if own else len(ids)
-    for start in range(0, len(ids), step):
-        hidden = model.model(mx.array([ids[start : start + step]]), cache=own)
-        mx.eval(hidden)
-    logits = model.model.embed_tokens.as_linear(hidden[:, -1:])[0, -1]
-    return logits[mx.array(letters)].tolist(), mx.logsumexp(logits).item()
+class Reading:
+    """Prompts through the model: whole, or continued from the last one."""
+
+    def __init__(self, model: Any, letters: list[int]) -> None:
+        self._model = model
+        self._letters = letters
+        self._kept: list[int] = []
+        self._cache = cache.make_prompt_cache(model)
+
+    def whole(self, ids: list[int]) -> tuple[list[float], float]:
+        """Letter scores at the last position, and log Σ exp there."""
+        own = cache.make_prompt_cache(self._model) if len(ids) > LONG_TOKENS else None
+        return self._scores(ids, own, CHUNK_TOKENS if own else len(ids))
+
+    def continued(self, ids: list[int]) -> tuple[list[float], float]:
+        """The same, with what the last continued prompt began with taken from mlx-lm's prompt cache."""
+        pairs = zip(self._kept, ids[:-1], strict=False)
+        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self._kept), len(ids) - 1))
+        cache.trim_prompt_cache(self._cache, len(self._kept) - shared)
+        self._kept = ids
+        return self._scores(ids[shared:], self._cache, CHUNK_TOKENS)
+
+    def _scores(self, ids: list[int], own: Any, step: int) -> tuple[list[float], float]:
+        for start in range(0, len(ids), step):
+            hidden = self._model.model(mx.array([ids[start : start + step]]), cache=own)
+            mx.eval(hidden)
+        logits = self._model.model.embed_tokens.as_linear(hidden[:, -1:])[0, -1]
+        return logits[mx.array(self._letters)].tolist(), mx.logsumexp(logits).item()
 
 
 def main(path: Path) -> None:
@@ -99,12 +119,12 @@ def main(path: Path) -> None:
     os.nice(10)  # what the tests time goes first
     tokenizer = tokenizer_of(GgufFile(path))
     letters = [tokenizer.encode(letter, add_special_tokens=False)[0] for letter in LETTERS]
-    model = load_model(path)
+    reading = Reading(load_model(path), letters)
     for line in sys.stdin:
         asked = json.loads(line)
         message = [{"role": "user", "content": asked.get("message")}]
         ids = asked.get("ids") or tokenizer.apply_chat_template(message, add_generation_prompt=True)
-        found, total = scores(model, ids, letters)
+        found, total = (reading.continued if asked.get("continued") else reading.whole)(ids)
         print(json.dumps({"ids": ids, "letters": found, "log_total": total}), flush=True)
 
 

@@ -49,18 +49,21 @@ class Judge:
         self._queue: SimpleQueue[str | None] = SimpleQueue()
         self._workers = [_Worker(model, self._queue, self._asked) for _ in range(processes)]
 
-    def message(self, text: str) -> Future[Judged]:
-        """The forward over the chat prompt of a user message."""
-        return self._ask({"message": text})
+    def message(self, text: str, *, continued: bool = False) -> Future[Judged]:
+        """The forward over the chat prompt of a user message; one of many on a long state may be `continued`."""
+        return self._ask({"message": text, "continued": True} if continued else {"message": text})
 
     def ids(self, ids: Sequence[int]) -> Future[Judged]:
         """The forward over these ids."""
         return self._ask({"ids": list(ids)})
 
-    def expect(self, request: DecisionRequest) -> None:
-        """Starts on the passes of a request that are known already; their readings will be asked for later."""
-        for one in Decision(request, style=STYLE).ready():
-            self.message(one.text)
+    def expect(self, request: DecisionRequest, *, whole: int | None = None) -> None:
+        """Starts on the passes of a request that are known already; their readings will be asked for later.
+
+        whole: how many are read from their first token; the others are continued.
+        """
+        for index, one in enumerate(Decision(request, style=STYLE).ready()):
+            self.message(one.text, continued=whole is not None and index >= whole)
 
     def decide(self, request: DecisionRequest) -> dict[str, Answer | Skipped]:
         """The request's outcomes from plain forwards, by question id."""

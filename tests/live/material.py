@@ -93,6 +93,9 @@ def call(body: Body) -> dict[str, Any]:
 
 # Twenty questions on a state of about 700 tokens: the first one and the first five of them are requests too.
 SCORED = twenty(letters_of(LONG_LINES))
+# Of those, the ones that the judge reads from their first token; stock attention takes seconds for each. It reads the
+# others through mlx-lm's own prompt cache.
+JUDGED_WHOLE = 5
 
 UNUSUAL: dict[str, Body] = {
     "300 options": {
@@ -115,8 +118,8 @@ UNUSUAL: dict[str, Body] = {
         "state": "注文した電気スタンドが二回請求されました。まだ返事がありません😡",
         "questions": {"angry": {"type": "noul", "instructions": "怒っていますか？"}},
     },
-    "6,000 tokens": {
-        "state": letters_of(210, year=2024),
+    "3,500 tokens": {
+        "state": letters_of(120, year=2024),
         "questions": {"late": {"type": "noul", "instructions": "Does the first customer complain?"}},
     },
 }
