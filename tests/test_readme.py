@@ -71,7 +71,7 @@ def shown(default: object) -> str:
     """A default as the table has it."""
     if isinstance(default, bool):
         return "on" if default else "off"
-    return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
+    return "" if default in (None, ()) else f"{default:g}" if isinstance(default, float) else str(default)
 
 
 @pytest.mark.parametrize(
