@@ -16,15 +16,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from . import config, fetching, offline, report
-from .config import ConfigError, EngineConfig, ServerConfig
+from . import config, effective, fetching, offline, report
+from .config import EngineConfig, ServerConfig
+from .config_file import ConfigError
 from .errors import LetterwiseError
 from .method.request import DecisionRequest
 
 Command: TypeAlias = Callable[[argparse.Namespace], int]
 
 PROGRAM = "letterwise-service"
-_EPILOG = "Every setting can also be given in the environment, under the name in brackets; a flag wins."
+_EPILOG = (
+    "Every setting can also be given in the environment, under the name in brackets, or in the --config file under the "
+    "flag's name with underscores. A flag wins over the environment, which wins over the file."
+)
 # Of the engine's settings, those that mean nothing to one decision alone: taken, and not shown in its help.
 _SERVING_ONLY = (
     "chat_cache_bytes",
@@ -96,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    serve = _command(commands, "serve", _serve, "serve a model over gRPC until SIGTERM", _EPILOG)
+    serve = _command(commands, "serve", _serve, "serve a model over gRPC and HTTP until SIGTERM", _EPILOG)
     config.add_flags(serve, ServerConfig)
     config.add_flags(serve, EngineConfig)
     decide = _command(commands, "decide", _decide, "answer one request file here, without a server", _EPILOG)
@@ -106,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     for action in decide._actions:  # argparse has no public way to a flag that is there already
         if action.dest in _SERVING_ONLY:
             action.help = argparse.SUPPRESS
+    _add_config(commands)
     _command(commands, "fetch", _fetch, "fetch the embedded model that --model demo serves")
     vectors = _command(commands, "vectors", _vectors, "replay a file of reference vectors against the method")
     vectors.add_argument("file", metavar="FILE", help="a vectors file; - reads standard input")
@@ -129,19 +134,47 @@ def _version() -> str:
         return "unknown"
 
 
+def _add_config(commands: Any) -> None:
+    about = commands.add_parser("config", help="look at the settings", description="Look at the settings.")
+    actions = about.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    check = _command(
+        actions, "check", _check_config, "print the effective settings and where each is from; exit 2 on any fault"
+    )
+    check.add_argument("file", metavar="FILE", nargs="?", help="the settings file; the one of --config when left out")
+    config.add_flags(check, ServerConfig)
+    config.add_flags(check, EngineConfig)
+
+
+def _check_config(flags: argparse.Namespace) -> int:
+    if flags.file is not None:
+        flags.config = flags.file
+    found, faults = effective.found(flags, os.environ)
+    for fault in faults:
+        _complain(fault, 2)
+    if faults:
+        return 2
+    print("\n".join(effective.lines(found)))
+    for name in effective.unread(os.environ):
+        print(f"note: {name} is in the environment and is no setting", file=sys.stderr)
+    return 0
+
+
 def _serve(flags: argparse.Namespace) -> int:
     engine_config = config.read(EngineConfig, flags, os.environ)
     server_config = config.read(ServerConfig, flags, os.environ)
+    # Read when gRPC is imported: else every stranger's failed handshake is a line of its own form in the log.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from .engine.thread import Engine
-    from .server import app, listening, logs
+    from .server import app, listening, logs, tracing
 
-    logs.configure(server_config.log_level)
+    logs.configure(server_config.log_level, form=server_config.log_format)
+    traced = tracing.tracing(server_config.tracing, os.environ)
     if sys.stderr.isatty():
         # Without a reader the engine fetches, so that health answers meanwhile; a reader is shown a bar.
         _have(engine_config.model)
     engine = Engine(engine_config)
     try:
-        code = app.serve(engine, engine_config, server_config)
+        code = app.serve(engine, engine_config, server_config, traced)
     except listening.PortUnavailable as error:
         raise CommandFailed(str(error)) from None
     if engine.alive:  # inside a load or a forward, which nothing can interrupt
@@ -159,6 +192,7 @@ def _leave_now(code: int) -> NoReturn:
 def _decide(flags: argparse.Namespace) -> int:
     # One decision has nothing to keep a prefix for, and no conversation beside it.
     engine_config = config.read(EngineConfig, flags, os.environ, prefix_store=False, chat_rows=0)
+    from .calibration_file import Calibrated
     from .method import jev, validation
 
     limits = validation.Limits(engine_config.max_questions, engine_config.max_options, engine_config.max_samples)
@@ -171,6 +205,7 @@ def _decide(flags: argparse.Namespace) -> int:
         print(f"ignored: {', '.join(request.ignored)}", file=sys.stderr)
     if not flags.json:
         print(f"loading {engine_config.model} …", file=sys.stderr, flush=True)
+    request = Calibrated(engine_config.calibration_file).applied(request)
     decided = _decided(engine_config, request)
     if flags.json:
         print(json.dumps(decided.jev_reply(), ensure_ascii=False, allow_nan=False, indent=2))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..errors import ReadFailed
 
@@ -18,12 +19,24 @@ NOUL_BIAS = 0.0
 NOUL_CLAMP = 1e-4
 
 
-def letter_probabilities(scores: Sequence[float]) -> tuple[float, ...]:
-    """softmax(score / 0.85) over the listed letters. Raises ReadFailed unless every score is finite."""
+@dataclass(frozen=True)
+class Calibration:
+    """What a decision's scores are read with; the published constants unless told otherwise."""
+
+    temperature: float = TEMPERATURE
+    noul_temperature: float = NOUL_TEMPERATURE
+    noul_bias: float = NOUL_BIAS
+
+
+PUBLISHED = Calibration()
+
+
+def letter_probabilities(scores: Sequence[float], temperature: float = TEMPERATURE) -> tuple[float, ...]:
+    """softmax(score / temperature) over the listed letters. Raises ReadFailed unless every score is finite."""
     if not scores or not all(math.isfinite(score) for score in scores):
         raise ReadFailed("the model gave a letter score that is not a finite number")
     top = max(scores)
-    weights = [math.exp((score - top) / TEMPERATURE) for score in scores]
+    weights = [math.exp((score - top) / temperature) for score in scores]
     return normalized(weights)
 
 
@@ -33,11 +46,13 @@ def normalized(weights: Sequence[float]) -> tuple[float, ...]:
     return tuple(weight / total for weight in weights)
 
 
-def calibrated_yes(probability: float) -> float:
-    """The calibrated probability of yes: sigmoid(logit(p) / 1.829074 + bias), p kept off 0 and 1."""
+def calibrated_yes(probability: float, calibration: Calibration = PUBLISHED) -> float:
+    """The calibrated probability of yes: sigmoid(logit(p) / noul_temperature + noul_bias), p kept off 0 and 1."""
     kept = min(max(probability, NOUL_CLAMP), 1.0 - NOUL_CLAMP)
     logit = math.log(kept / (1.0 - kept))
-    return 1.0 / (1.0 + math.exp(-(logit / NOUL_TEMPERATURE + NOUL_BIAS)))
+    shifted = logit / calibration.noul_temperature + calibration.noul_bias
+    # The exponent stays where a float can hold its power, whatever the settings.
+    return 1.0 / (1.0 + math.exp(-max(shifted, -700.0)))
 
 
 def most_probable(probabilities: Sequence[float]) -> int:

@@ -50,7 +50,7 @@ class Decision:
     """
 
     def __init__(self, request: DecisionRequest, *, style: str) -> None:
-        self._frame = Frame(state_message(request.state), style, request.samples)
+        self._frame = Frame(state_message(request.state), style, request.samples, request.calibration)
         self._questions = {question.id: question for question in asked_questions(request)}
         self._waiting = list(self._questions.values())
         self._rounds: dict[str, _Round] = {}

@@ -1,4 +1,4 @@
-"""How each front door names a field: `questions[2].options[0].name` in gRPC, `questions.route.criteria.billing` in Jev.
+"""How each door names a field: `questions[2].options[0].name` in gRPC, `questions.route.criteria.billing` in Jev.
 
 Owns field paths, and nothing of what is wrong with a field. Pure functions on any thread.
 """
@@ -92,3 +92,15 @@ class JevPaths:
 
     def ask_if_answer(self, index: int, question: Question, dependency: int, answer: int) -> str:
         return f"{self.ask_if(index, question, dependency)}[{answer}]"
+
+
+class OpenAIPaths(GrpcPaths):
+    """The paths of an OpenAI decisions body; its questions have no conditions and its predicates no descriptions."""
+
+    empty_ids = True
+
+    def options(self, index: int, question: Question) -> str:
+        return f"questions[{index}].{'levels' if isinstance(question, Score) else 'choices'}"
+
+    def option(self, index: int, question: Question, option: int, part: str) -> str:
+        return f"questions[{index}].choices[{option}].{'value' if part == 'name' else part}"

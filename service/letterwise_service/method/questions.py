@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ..errors import ReadFailed
 from .answers import Answer, ChoiceAnswer, NoulAnswer, ScoreAnswer
 from .calibration import (
+    PUBLISHED,
+    Calibration,
     calibrated_yes,
     choice_confidence,
     expected_level,
@@ -33,6 +35,7 @@ class Frame:
     head: str
     style: str
     samples: int
+    calibration: Calibration = PUBLISHED
 
 
 def read_question(question: Question, frame: Frame) -> QuestionReader:
@@ -49,7 +52,7 @@ def read_question(question: Question, frame: Frame) -> QuestionReader:
         best = [lines[option] for option in winners(runs, within)]
         final = yield from _read_together(question, frame, [best], masses)
         probabilities = merged(within, final[0])
-    return _answer(question, probabilities, sum(masses) / len(masses))
+    return _answer(question, frame.calibration, probabilities, sum(masses) / len(masses))
 
 
 def first_passes(question: Question, frame: Frame) -> list[Pass]:
@@ -96,20 +99,26 @@ def _read_together(
     readings = yield tuple(_pass(question, frame, lines, order) for lines, some in listed for order in some)
     masses.extend(reading.letter_mass for reading in readings)
     remaining = iter(readings)
-    return [average_by_option(some, [_probabilities(next(remaining), len(order)) for order in some]) for some in orders]
+    temperature = frame.calibration.temperature
+    return [
+        average_by_option(some, [_probabilities(next(remaining), len(order), temperature) for order in some])
+        for some in orders
+    ]
 
 
-def _probabilities(reading: Reading, letters: int) -> tuple[float, ...]:
+def _probabilities(reading: Reading, letters: int, temperature: float) -> tuple[float, ...]:
     if len(reading.scores) != letters:
         raise ReadFailed(f"the model gave {len(reading.scores)} letter scores where {letters} were asked")
     if not math.isfinite(reading.letter_mass):
         raise ReadFailed("the model gave a letter mass that is not a finite number")
-    return letter_probabilities(reading.scores)
+    return letter_probabilities(reading.scores, temperature)
 
 
-def _answer(question: Question, probabilities: tuple[float, ...], letter_mass: float) -> Answer:
+def _answer(
+    question: Question, calibration: Calibration, probabilities: tuple[float, ...], letter_mass: float
+) -> Answer:
     if isinstance(question, Noul):
-        return NoulAnswer(question.id, calibrated_yes(probabilities[0]), letter_mass)
+        return NoulAnswer(question.id, calibrated_yes(probabilities[0], calibration), letter_mass)
     if isinstance(question, Choice):
         names = tuple(option.name for option in question.options)
         choice = names[most_probable(probabilities)]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from .calibration import PUBLISHED, Calibration
+
 # A parsed JSON value; objects keep the order in which their keys came.
 Json: TypeAlias = Any
 
@@ -77,6 +79,7 @@ class DecisionRequest:
     ignored: names of fields that were accepted and not used, for the diagnostics.
     adapter: the adapter to read with, or None for the model alone.
     service_class: INTERACTIVE or BATCH: which work goes first.
+    calibration: what the scores are read with; a setting of the service, never a field of a body.
     """
 
     state: Json
@@ -86,3 +89,4 @@ class DecisionRequest:
     ignored: tuple[str, ...] = ()
     adapter: Adapter | None = None
     service_class: str = INTERACTIVE
+    calibration: Calibration = PUBLISHED

@@ -158,14 +158,14 @@ def _of_value(field: str, value: Json) -> Iterator[Violation]:
 
 
 def _of_options(index: int, question: Choice, paths: Paths) -> Iterator[Violation]:
-    seen: set[str] = set()
+    seen: dict[str, int] = {}
     for place, option in enumerate(question.options):
         field = paths.option(index, question, place, "name")
         if problem := _name_problem(option.name):
             yield Violation(field, problem)
         elif option.name in seen:
-            yield Violation(field, f"expected a name that no other option has, not {shown(option.name)!r} again")
-        seen.add(option.name)
+            yield Violation(field, f"expected a name that no other option has, not that of option {seen[option.name]}")
+        seen.setdefault(option.name, place)
         yield from _of_value(paths.option(index, question, place, "description"), option.description)
 
 
