@@ -20,7 +20,7 @@ from .answers import (
     Skipped,
     Usage,
 )
-from .channel import Retry
+from .channel import Retry, Tls
 from .chat import ChatDelta, ChatEvent, ChatFinished, ChatMessage, ChatReply, ChatStarted, ChatToken
 from .client import Client
 from .errors import (
@@ -121,6 +121,7 @@ __all__ = [
     "ScoreAnswer",
     "ServerFault",
     "Skipped",
+    "Tls",
     "TooLong",
     "TryLater",
     "Unauthenticated",

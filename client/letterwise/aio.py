@@ -21,7 +21,10 @@ from .channel import (
     DEFAULT_TIMEOUT_SECONDS,
     ChannelOption,
     Retry,
+    Tls,
     address,
+    call_metadata,
+    channel_credentials,
     channel_options,
     deadline,
 )
@@ -59,13 +62,16 @@ class AsyncClient:
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         retry: Retry | None = DEFAULT_RETRY,
+        token: str | None = None,
+        tls: Tls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         options: Iterable[ChannelOption] = (),
         max_message_bytes: int = DEFAULT_MESSAGE_BYTES,
     ) -> None:
         self._target = address(target)
         self._settings = channel_options(retry, max_message_bytes, options)
-        self._credentials = credentials
+        self._credentials = channel_credentials(tls, credentials)
+        self._metadata = call_metadata(token)
         self._timeout_seconds = deadline(timeout_seconds)
         self._channel: aio.Channel | None = None
         self._closed = False
@@ -107,7 +113,7 @@ class AsyncClient:
         )
         sent = self._sent(timeout_seconds, questions)
         wrapped = pb.DecideStreamRequest(request=request)
-        return AsyncDecisionStream(self._stub().DecideStream(wrapped, timeout=sent.timeout_seconds), sent)
+        return AsyncDecisionStream(self._stub().DecideStream(wrapped, **self._how(sent)), sent)
 
     async def prewarm(
         self,
@@ -147,7 +153,7 @@ class AsyncClient:
             model=model,
         )
         sent = self._sent(timeout_seconds)
-        return AsyncChatStream(self._chat_stub().Chat(request, timeout=sent.timeout_seconds), sent)
+        return AsyncChatStream(self._chat_stub().Chat(request, **self._how(sent)), sent)
 
     async def info(self, *, timeout_seconds: float | None = None) -> Info:
         """What the server serves, how it is read, and within which limits."""
@@ -172,9 +178,12 @@ class AsyncClient:
         seconds = self._timeout_seconds if timeout_seconds is None else deadline(timeout_seconds)
         return Sent(self._target, seconds, questions)
 
+    def _how(self, sent: Sent) -> dict[str, Any]:
+        return {"timeout": sent.timeout_seconds, "metadata": self._metadata}
+
     async def _call(self, method: Callable[[DecisionServiceAsyncStub], Any], request: object, sent: Sent) -> Any:
         try:
-            return await method(self._stub())(request, timeout=sent.timeout_seconds)
+            return await method(self._stub())(request, **self._how(sent))
         except grpc.RpcError as failure:
             raise error_from_call(failure, sent) from None
 

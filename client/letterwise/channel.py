@@ -1,6 +1,6 @@
-"""How a channel to a server is set up: its address, deadlines, message limits and the retry policy.
+"""How a channel to a server is set up: its address, TLS, token, deadlines, message limits and the retry policy.
 
-Owns the gRPC channel options and the service config. Opens nothing.
+Owns the gRPC channel options, the channel credentials and the service config. Opens nothing.
 
 The policy: a call that ends UNAVAILABLE or RESOURCE_EXHAUSTED before its first reply is sent again, after the time that
 the server names (`grpc-retry-pushback-ms`), or else after a random time under a growing bound. The call's deadline
@@ -14,7 +14,10 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
+
+import grpc
 
 from .errors import InvalidRequest, Violation
 from .v1 import chat_pb2, decision_pb2
@@ -30,6 +33,8 @@ RETRYABLE_CODES = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 MOST_ATTEMPTS = 5
 # three years: gRPC takes a much longer deadline for one that has passed
 LONGEST_SECONDS = 1e8
+# the characters of a bearer token (RFC 6750)
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _NAMING_SCHEME = re.compile(r"(dns|unix|unix-abstract|ipv4|ipv6|vsock|xds):(?!\d+$).+")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.%\w]+\]|[^\s:/@\[\]?#]+)(?::(?P<port>\d{1,5}))?")
 
@@ -76,6 +81,55 @@ def deadline(seconds: float) -> float:
             [Violation("timeout_seconds", f"expected a number of seconds above 0, not {seconds!r}")]
         )
     return min(float(seconds), LONGEST_SECONDS)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """TLS to the server; each field is the path of a PEM file.
+
+    ca: the authorities that the server's certificate must come from; gRPC's own roots when None.
+    certificate, key: what the client shows of itself to a server that asks for it (mutual TLS); both or neither.
+    """
+
+    ca: str | Path | None = None
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For a channel. Raises InvalidRequest for files that cannot be read, or half a pair."""
+        if (self.certificate is None) != (self.key is None):
+            raise InvalidRequest.of([Violation("tls", "expected a certificate and its key together")])
+        return grpc.ssl_channel_credentials(
+            _pem("ca", self.ca), _pem("key", self.key), _pem("certificate", self.certificate)
+        )
+
+
+def _pem(field: str, path: str | Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        content = Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise InvalidRequest.of([Violation(f"tls.{field}", f"cannot read {path}: {error.strerror}")]) from None
+    if b"-----BEGIN " not in content:
+        raise InvalidRequest.of([Violation(f"tls.{field}", f"expected a PEM file: {path}")])
+    return content
+
+
+def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    """What every call carries. Raises InvalidRequest for what can be no token; the message does not hold it."""
+    if token is None:
+        return ()
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise InvalidRequest.of([Violation("token", "expected letters, digits and . _ ~ + / -")])
+    return (("authorization", f"Bearer {token}"),)
+
+
+def channel_credentials(tls: Tls | None, credentials: grpc.ChannelCredentials | None) -> grpc.ChannelCredentials | None:
+    """What a channel is opened with; None for plain text. Raises InvalidRequest."""
+    if tls is not None and credentials is not None:
+        raise InvalidRequest.of([Violation("tls", "expected either tls or credentials")])
+    return credentials if tls is None else tls.credentials()
 
 
 def channel_options(

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import __version__, conversation, jev
-from .channel import DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS, address, deadline
+from .channel import DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS, Tls, address, deadline
 from .client import Client
 from .conversation import Conversation, Page
 from .display import decision_events, failure_sentence, open_display, shown
 from .errors import InvalidRequest, LetterwiseError
 from .events import Event, gather
+
+TOKEN_VARIABLE = "LETTERWISE_TOKEN"
 
 OK, SERVICE_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -38,6 +40,8 @@ a request file:
               "criteria": {"billing": "charges and refunds", "shipping": "delivery"}},
      "urgency": {"type": "score", "instructions": "How urgent is this?",
                  "criteria": ["can wait", "today", "now"], "ask_if": {"angry": ["yes"]}}}}
+
+A bearer token is taken from LETTERWISE_TOKEN.
 
 exit status: 0 done, 1 the service failed, 2 a wrong argument or request file
 """
@@ -221,6 +225,10 @@ def _add_command(
         metavar="SECONDS",
         help="deadline of the call (default: %(default)g)",
     )
+    command.add_argument("--tls", action="store_true", help="TLS to the server; each of the next three turns it on too")
+    command.add_argument("--tls-ca", metavar="FILE", help="the authority of the server's certificate, PEM")
+    command.add_argument("--tls-certificate", metavar="FILE", help="this side's certificate, PEM, for mutual TLS")
+    command.add_argument("--tls-key", metavar="FILE", help="its private key, PEM")
     command.set_defaults(run=run)
     return command
 
@@ -240,7 +248,20 @@ def _address(text: str) -> str:
 
 
 def _client(options: argparse.Namespace) -> Client:
-    return Client(options.server, timeout_seconds=options.timeout)
+    tls = Tls(options.tls_ca, options.tls_certificate, options.tls_key)
+    secure = options.tls or tls != Tls()
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        return Client(options.server, timeout_seconds=options.timeout, token=token, tls=tls if secure else None)
+    except InvalidRequest as refused:
+        raise UsageError(shown(_in_flags(refused))) from None
+
+
+def _in_flags(refused: InvalidRequest) -> str:
+    """A refusal of the connection's arguments, told with their names on the command line."""
+    names = {"token": TOKEN_VARIABLE, "tls": "--tls-certificate, --tls-key"}
+    names |= {f"tls.{part}": f"--tls-{part}" for part in ("ca", "certificate", "key")}
+    return "; ".join(f"{names.get(each.field, each.field)}: {each.description}" for each in refused.violations)
 
 
 def _file(options: argparse.Namespace) -> dict[str, Any]:

@@ -20,7 +20,10 @@ from .channel import (
     DEFAULT_TIMEOUT_SECONDS,
     ChannelOption,
     Retry,
+    Tls,
     address,
+    call_metadata,
+    channel_credentials,
     channel_options,
     deadline,
 )
@@ -53,7 +56,9 @@ class Client:
     target: host:port; the port is 50051 when left out.
     timeout_seconds: the deadline of a call, all its attempts together; each call can set its own.
     retry: how refused calls are repeated (`Retry`), or None for one attempt.
-    credentials: for TLS; the channel is plain text without.
+    token: the bearer token of a server that asks for one; give it only over TLS, or to this machine.
+    tls: for a server with TLS (`Tls()`, or its files); the channel is plain text without.
+    credentials: gRPC's own channel credentials, in place of `tls`.
     options: further gRPC channel options; they win over the client's own.
     max_message_bytes: the largest message sent or received.
     Calls raise LetterwiseError, and so does the client itself for a target or a deadline that is none.
@@ -65,17 +70,21 @@ class Client:
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         retry: Retry | None = DEFAULT_RETRY,
+        token: str | None = None,
+        tls: Tls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         options: Iterable[ChannelOption] = (),
         max_message_bytes: int = DEFAULT_MESSAGE_BYTES,
     ) -> None:
         self._target = address(target)
         self._timeout_seconds = deadline(timeout_seconds)
+        self._metadata = call_metadata(token)
         settings = channel_options(retry, max_message_bytes, options)
-        if credentials is None:
+        secure = channel_credentials(tls, credentials)
+        if secure is None:
             self._channel = grpc.insecure_channel(self._target, settings)
         else:
-            self._channel = grpc.secure_channel(self._target, credentials, settings)
+            self._channel = grpc.secure_channel(self._target, secure, settings)
         self._stub = DecisionServiceStub(self._channel)
         self._chat_stub = ChatServiceStub(self._channel)
         self._closed = False
@@ -197,7 +206,7 @@ class Client:
         if self._closed:
             raise Cancelled(CLOSED)
         try:
-            return method(request, timeout=sent.timeout_seconds)
+            return method(request, timeout=sent.timeout_seconds, metadata=self._metadata)
         except grpc.RpcError as failure:
             raise error_from_call(failure, sent) from None
         except ValueError:

@@ -6,6 +6,7 @@ Owns the `grpc-status-details-bin` trailer: a `google.rpc.Status`, read through 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypedDict
@@ -21,8 +22,13 @@ DETAILS_TRAILER = "grpc-status-details-bin"
 PUSHBACK_TRAILER = "grpc-retry-pushback-ms"
 
 
-# What gRPC says of a connection, by a part of its text, and what a reader is told; the first that fits.
+# What gRPC says of a connection, by a pattern in its text, and what a reader is told; the first that fits.
 _CONNECTION = (
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not trusted here, or is not valid now"),
+    ("Hostname Verification|Peer name", "its certificate is for another name"),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS there"),
+    ("Tls handshake failed|CERTIFICATE_REQUIRED", "no TLS connection; does the server want a certificate?"),
+    ("failed to connect.*Socket closed", "it closed the connection at once; does it want TLS, or a certificate?"),
     ("errors resolving", "the host name cannot be resolved"),
     ("DNS resolution failed", "the host name cannot be resolved"),
     ("Connection refused", "connection refused; is the server running?"),
@@ -52,7 +58,7 @@ class Sent:
 
     def _sentence(self, code: str, message: str) -> str:
         if code == "UNAVAILABLE":
-            reason = next((told for sign, told in _CONNECTION if sign in message), None)
+            reason = next((told for sign, told in _CONNECTION if re.search(sign, message)), None)
             return message if reason is None else f"cannot reach {self.target}: {reason}"
         if code != "DEADLINE_EXCEEDED":
             return message

@@ -82,6 +82,10 @@ _received = _counter("grpc_server_msg_received_total", "Messages received.", *_R
 _sent = _counter("grpc_server_msg_sent_total", "Messages sent.", *_RPC)
 _handling = _histogram("grpc_server_handling_seconds", "Time from an RPC's start to its end.", *_RPC)
 _in_flight = _gauge("letterwise_rpcs_in_flight", "RPCs started and not ended.", *_RPC)
+_http = _counter("letterwise_http_requests_total", "HTTP requests ended, by status.", "route", "method", "status")
+_http_seconds = _histogram(
+    "letterwise_http_request_seconds", "Time from an HTTP request's head to the end of its reply.", "route", "method"
+)
 _ready = _gauge("letterwise_ready", "1 while health says SERVING.")
 
 _forward = _histogram(
@@ -101,6 +105,10 @@ _chat_rows = _gauge("letterwise_chat_rows", "Chats in the engine.", "state")
 _chat_tokens = _counter("letterwise_chat_tokens_total", "Tokens of chats.", "direction")
 _ended = _counter("letterwise_ended_total", "Accepted work that ended, well or not.", "what", "reason")
 _refused = _counter("letterwise_refused_total", "Work that was not accepted.", "what", "reason")
+_unauthenticated = _counter("letterwise_unauthenticated_total", "Calls without a known bearer token, of both doors.")
+_reloads = _counter(
+    "letterwise_reloads_total", "Files that were read again, and whether the old were kept.", "what", "outcome"
+)
 _gflops = _gauge("letterwise_blas_gflops", "float32 products at start-up, 1e9 operations a second; 0 on a GPU.")
 _model = Info("letterwise_model", "The served model and what computes it.", registry=REGISTRY)
 
@@ -149,6 +157,12 @@ def rpc_handled(kind: str, service: str, method: str, code: str, seconds: float)
     _handled.labels(kind, service, method, code).inc()
     _handling.labels(kind, service, method).observe(seconds)
     _in_flight.labels(kind, service, method).dec()
+
+
+def http_handled(route: str, method: str, status: int, seconds: float) -> None:
+    """An HTTP request has ended with `status` after `seconds`; a route or method that we lack comes as one word."""
+    _http.labels(route, method, str(status)).inc()
+    _http_seconds.labels(route, method).observe(seconds)
 
 
 def serving(ready: bool) -> None:
@@ -207,6 +221,16 @@ def refusals(what: str) -> Iterator[None]:
     except errors.LetterwiseError as error:
         refused(what, error)
         raise
+
+
+def unauthenticated() -> None:
+    """A call came without a known token."""
+    _unauthenticated.inc()
+
+
+def reloaded(what: str, *, kept: bool) -> None:
+    """`what` (tokens, certificates, calibration) was to be read again; `kept`: it could not, and the old stays."""
+    _reloads.labels(what, "kept" if kept else "loaded").inc()
 
 
 def jobs_changed(*, waiting: int, running: int) -> None:

@@ -19,7 +19,8 @@ BadReply Build Calibration Cancelled ChatDelta ChatEvent ChatFinished ChatMessag
 ChatToken Choice ChoiceAnswer Client Completed DataLoss DeadlineExceeded Decision DecisionStream Diagnostics Event
 Exhausted Info Internal InvalidRequest LetterwiseError Limits Model ModelUnsuitable NotFound Noul NoulAnswer Option
 PermissionDenied PrefixDiagnostics PrefixProgress PrefixStore Prewarmed Question RequestError Retry Score ScoreAnswer
-ServerFault Skipped TooLong TryLater Unauthenticated Unavailable Unknown Unsupported Usage Violation WasSkipped gather
+ServerFault Skipped Tls TooLong TryLater Unauthenticated Unavailable Unknown Unsupported Usage Violation WasSkipped
+gather
 """
 
 # Runs a program with every package refused but the base install's and the standard library.

@@ -1,4 +1,5 @@
-"""Every door gives the same numbers: gRPC unary and streamed, both clients, both command lines; chat the same text.
+"""Every door gives the same numbers: gRPC and HTTP, unary and streamed, both clients, both command lines; chat the same
+text.
 
 A tiny random model behind a real server; the engine thread owns MLX, the event loop of the server has its own thread.
 """
@@ -7,22 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from letterwise import Adapter, AsyncClient, ChatReply, Client, Decision, Skipped, gather, jev
 from letterwise import cli as client_cli
 from letterwise_service import cli as service_cli
+from letterwise_service import offline
 from letterwise_service.config import EngineConfig, ServerConfig
 from letterwise_service.engine.thread import Engine
+from letterwise_service.method.dependencies import answer_names
+from letterwise_service.method.jev import parse_body
 from letterwise_service.server.app import App
 
 from ..engine.adapter_files import adapter_folder, matrices, modules
+from ..server.real import free_port
+from ..server.test_gateway_streams import parsed
 from ..tiny import tiny_folder, tiny_model
 
 BODY: dict[str, Any] = {
@@ -57,14 +65,14 @@ def tone(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def target(folder: Path, tone: str) -> Iterator[str]:
-    """A server's address."""
+def app(folder: Path, tone: str) -> Iterator[App]:
+    """A warm server, both of its ports open."""
     engine_config = EngineConfig(model=str(folder), adapters=(("tone", tone),))
     started: Future[tuple[asyncio.AbstractEventLoop, App]] = Future()
     warm = threading.Event()
 
     async def serve() -> None:
-        app = App(Engine(engine_config), engine_config, ServerConfig(port=0))
+        app = App(Engine(engine_config), engine_config, ServerConfig(port=0, http_port=free_port()))
         await app.start()
         started.set_result((asyncio.get_running_loop(), app))
         assert await app.run(lambda model: warm.set()) == 0
@@ -73,10 +81,31 @@ def target(folder: Path, tone: str) -> Iterator[str]:
     thread.start()
     loop, app = started.result(30)
     assert warm.wait(60)
-    yield f"127.0.0.1:{app.port}"
+    yield app
     loop.call_soon_threadsafe(app.stop)
     thread.join(30)
     assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def target(app: App) -> str:
+    return f"127.0.0.1:{app.port}"
+
+
+@pytest.fixture(scope="module")
+def web(app: App) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{app.http_port}", timeout=60) as web:
+        yield web
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path, tone: str) -> Iterator[Engine]:
+    """The engine of `letterwise-service decide`, which keeps nothing, for many requests."""
+    engine = Engine(EngineConfig(model=str(folder), adapters=(("tone", tone),), prefix_store=False, chat_rows=0))
+    engine.start()
+    engine.wait_ready(60)
+    yield engine
+    engine.close()
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +171,104 @@ def test_offline_command_prints_the_reply(
     """`letterwise-service decide`, with no server and no store, gives the server's numbers."""
     assert service_cli.main(["decide", file, "--model", str(folder), "--json"]) == 0
     assert_same(json.loads(capsys.readouterr().out), unary)
+
+
+def test_http_gives_the_reply(web: httpx.Client, unary: Decision) -> None:
+    """Unary and streamed; the union of the events is the reply."""
+    reply = web.post("/v1/systemone", json=BODY).json()
+    assert_same(reply, unary)
+    assert union(web.post("/v1/systemone", json=BODY, headers=EVENTS).text)["answers"] == reply["answers"]
+
+
+def test_http_grpc_and_command_line_agree_on_forty_requests(
+    web: httpx.Client, target: str, alone: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Drawn by a seed, over all that a request may hold: bit for bit, skips and order included."""
+    draw = random.Random(40)
+    bodies = [drawn(draw) for _ in range(40)]
+    assert {len(body["questions"]) for body in bodies} == {1, 2, 3, 4}
+    skipped = 0
+    for number, body in enumerate(bodies):
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps(body))
+        by_http = outcome(web.post("/v1/systemone", content=file.read_bytes()).json())
+        by_command = outcome(offline.decide(alone, parse_body(file.read_bytes()).request).jev_reply())
+        assert client_cli.main(["decide", str(file), "--server", target, "--json"]) == 0
+        by_grpc = outcome(json.loads(capsys.readouterr().out))
+        assert by_http == by_grpc == by_command, number
+        if number % 5 == 0:
+            events = web.post("/systemone", content=file.read_bytes(), headers=EVENTS).text
+            assert outcome(union(events)) == by_http, number
+        skipped += len(json.loads(by_http)["skipped"])
+    assert skipped
+
+
+def drawn(draw: random.Random) -> dict[str, Any]:
+    """A sound request."""
+    words = ["late", "é", "日本", "twice ", "\n", "🎫", '"', "<|im_end|>", "café"]
+    text = "".join(draw.choices(words, k=draw.randint(0, 30)))
+    state = draw.choice([text, {"body": text, "n": [1, 2.5, None, True]}, [text, {"deep": [text]}], 48213, 0.1, True])
+    questions: dict[str, Any] = {}
+    for number in range(draw.choices([1, 2, 3, 4], [4, 3, 2, 1])[0]):
+        question = drawn_question(draw)
+        if number and draw.random() < 0.4:
+            first = next(iter(questions))
+            question["ask_if"] = {first: draw.sample(answers_to(questions[first]), 1)}
+        questions[f"{number} {draw.choice(words)!r}"] = question
+    adapter = draw.choice([None, None, "tone", {"name": "tone", "scale": draw.random()}])
+    service_class = draw.choice(["interactive", "batch"])
+    samples = draw.choices([1, 2, 3, "auto"], [4, 2, 1, 1])[0]
+    return {
+        "state": state,
+        "questions": questions,
+        "samples": samples,
+        "service_class": service_class,
+        **({"adapter": adapter} if adapter else {}),
+    }
+
+
+def drawn_question(draw: random.Random) -> dict[str, Any]:
+    asked = draw.choice(["Is it late?", ["Whose", "is it?"], {"ask": "Which?", "é": 1}])
+    match draw.choice(["noul", "choice", "score"]):
+        case "noul":
+            criteria = draw.choice([None, {"true": "It is."}, {"false": ["no"], "true": {"a": 1}}])
+            return {"type": "noul", "instructions": asked, "criteria": criteria}
+        case "choice":
+            names = [
+                f"{number} {draw.random()}"
+                for number in range(draw.choices([1, 2, 3, 5, 52, 53], [9, 9, 9, 9, 1, 1])[0])
+            ]
+            told = {name: draw.choice([None, "a description", {"days": 3}]) for name in names}
+            return {"type": "choice", "instructions": asked, "criteria": told}
+        case _:
+            levels = [draw.choice(["low", "high", {"n": 1}, ["x"], 7]) for _ in range(draw.randint(1, 8))]
+            return {"type": "score", "instructions": asked, "criteria": levels}
+
+
+def answers_to(question: dict[str, Any]) -> list[str]:
+    """What a later question may wait for."""
+    body = {"state": "s", "questions": {"q": question}}
+    return list(answer_names(parse_body(json.dumps(body)).request.questions[0]))
+
+
+EVENTS = {"accept": "text/event-stream"}
+
+
+def union(events: str) -> dict[str, Any]:
+    """The reply that a stream of events tells, its answers in the request's order."""
+    told = parsed(events)
+    name, whole = told[-1]
+    assert name == "completed"
+    answers = {data["id"]: data["answer"] for name, data in told if name == "answer"}
+    return {**whole, "answers": {id: answers[id] for id in whole["diagnostics"]["letter_mass"]}}
+
+
+def outcome(reply: dict[str, Any]) -> str:
+    """What every door must tell alike, to the last digit: answers, masses, skips and their order, usage."""
+    diagnostics = reply["diagnostics"]
+    same = ("letter_mass", "skipped", "stages", "orderings", "passes", "prompt_tokens", "prompt_style", "path")
+    told = {name: diagnostics[name] for name in same}
+    return json.dumps({"answers": reply["answers"], "usage": reply["usage"], **told})
 
 
 async def test_doors_agree_with_an_adapter(

@@ -18,21 +18,26 @@ START_SECONDS = 120.0
 
 
 class Server:
-    """`letterwise-service serve --model demo --port 0`, warm once made. `log`: what it has written on stderr."""
+    """`letterwise-service serve --model demo` on a free port, warm once made; HTTP is off unless asked for.
+
+    `log`: what it has written on stderr.
+    """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._log = (folder / f"server-{time.monotonic_ns()}.log").open("w+")
-        command = [COMMAND, "serve", "--model", "demo", "--port", "0", *arguments]
+        command = [COMMAND, "serve", "--model", "demo", "--port", "0", "--http-port", "0", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             ready = self.process.stdout.readline() if selector.select(START_SECONDS) else ""
-        match = re.fullmatch(r"letterwise-service: serving (\S+) on (127\.0\.0\.1:\d+)\n", ready)
+        where = r"127\.0\.0\.1:\d+"
+        match = re.fullmatch(rf"letterwise-service: serving (\S+) on ({where})(?:, HTTP on ({where}))?\n", ready)
         if match is None:
             self.close()
             raise AssertionError(f"no ready line: {ready!r}")
         self.target = match[2]
+        self.url = f"http://{match[3]}" if match[3] else ""
 
     @property
     def running(self) -> bool:

@@ -71,7 +71,7 @@ def test_taken_port_is_one_sentence_and_exit_1(server: Server) -> None:
 
 def test_missing_model_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
     """A path to nowhere is a wrong setting, and is named."""
-    done = run("serve", "--port", "0", "--model", str(tmp_path / "nothing.gguf"))
+    done = run("serve", "--port", "0", "--http-port", "0", "--model", str(tmp_path / "nothing.gguf"))
     assert done.returncode == 2
     assert sentence(done).startswith("letterwise-service: --model '")
     assert "there is no such path" in done.stderr
@@ -81,7 +81,7 @@ def test_broken_model_is_one_sentence_and_exit_1(tmp_path: Path) -> None:
     """A file that is no GGUF file is said to be none."""
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"not a model at all" * 100)
-    done = run("serve", "--port", "0", "--model", str(path), "--log-level", "error")
+    done = run("serve", "--port", "0", "--http-port", "0", "--model", str(path), "--log-level", "error")
     assert done.returncode == 1
     assert sentence(done).startswith(f"letterwise-service: {path}")
 
@@ -89,7 +89,7 @@ def test_broken_model_is_one_sentence_and_exit_1(tmp_path: Path) -> None:
 def test_model_that_does_not_fit_is_refused_with_the_numbers(tmp_path: Path) -> None:
     """Four TiB of weights, in a file with as many holes: refused before anything is read."""
     _sparse_model(tmp_path, values=2**40)
-    done = run("serve", "--port", "0", "--model", str(tmp_path), "--log-level", "error")
+    done = run("serve", "--port", "0", "--http-port", "0", "--model", str(tmp_path), "--log-level", "error")
     assert done.returncode == 1
     assert "needs 4096.00 GiB for its weights" in sentence(done)
     assert "GiB is available" in done.stderr

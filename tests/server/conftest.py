@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -14,6 +15,7 @@ from letterwise.v1 import chat_pb2_grpc, decision_pb2_grpc
 from letterwise_service.config import EngineConfig, ServerConfig
 from letterwise_service.engine.events import ModelInfo
 from letterwise_service.server.app import App
+from letterwise_service.server.tracing import Tracing
 
 from .scripted import ScriptedEngine
 
@@ -42,9 +44,22 @@ class Running:
         return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
 
 
-async def launch(engine: ScriptedEngine, *, drain_seconds: float = 5.0) -> Running:
-    """Starts a server; does not wait until it is warm."""
-    app = App(engine, engine.config, ServerConfig(port=0, drain_seconds=drain_seconds, max_message_bytes=2**20))
+def plain_channel(port: int) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+
+
+async def launch(
+    engine: ScriptedEngine,
+    *,
+    drain_seconds: float = 5.0,
+    tracing: Tracing | None = None,
+    channel: Callable[[int], grpc.aio.Channel] = plain_channel,
+    **settings: Any,
+) -> Running:
+    """Starts a server; does not wait until it is warm. `channel` opens one to a port."""
+    given: dict[str, Any] = {"http_port": 0, **settings}
+    config = ServerConfig(port=0, drain_seconds=drain_seconds, max_message_bytes=2**20, **given)
+    app = App(engine, engine.config, config, tracing)
     await app.start()
     ready = asyncio.Event()
 
@@ -52,7 +67,7 @@ async def launch(engine: ScriptedEngine, *, drain_seconds: float = 5.0) -> Runni
         ready.set()
 
     ended = asyncio.create_task(app.run(announce))
-    return Running(app, engine, grpc.aio.insecure_channel(f"127.0.0.1:{app.port}"), ended, ready)
+    return Running(app, engine, channel(app.port), ended, ready)
 
 
 async def shut(running: Running) -> None:
@@ -65,9 +80,13 @@ async def shut(running: Running) -> None:
     await asyncio.wait([running.ended], timeout=10)
 
 
+def small_engine() -> ScriptedEngine:
+    return ScriptedEngine(EngineConfig(queue_jobs=3, max_questions=8, max_options=60, max_samples=4))
+
+
 @pytest.fixture
 def engine() -> ScriptedEngine:
-    return ScriptedEngine(EngineConfig(queue_jobs=3, max_questions=8, max_options=60, max_samples=4))
+    return small_engine()
 
 
 @pytest.fixture

@@ -31,6 +31,10 @@ class Real:
     ended: asyncio.Task[int]
 
     @property
+    def http_port(self) -> int:
+        return self.app.http_port
+
+    @property
     def stub(self) -> decision_pb2_grpc.DecisionServiceAsyncStub:
         return decision_pb2_grpc.DecisionServiceStub(self.channel)
 
@@ -87,7 +91,7 @@ async def serving(folder: Path) -> AsyncIterator[Real]:
     """A warm server, ended at the block's end however it stands."""
     config, port = EngineConfig(model=str(folder), check_store_when_idle=True), free_port()
     engine = Engine(config)
-    app = App(engine, config, ServerConfig(port=0, metrics_port=port, drain_seconds=1.0))
+    app = App(engine, config, ServerConfig(port=0, http_port=free_port(), metrics_port=port, drain_seconds=1.0))
     await app.start()
     ready = asyncio.Event()
     ended = asyncio.create_task(app.run(lambda model: ready.set()))

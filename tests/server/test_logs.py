@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +24,9 @@ def root() -> Iterator[logging.Logger]:
     logger.setLevel(level)
 
 
-def logged(level: str, **extra: object) -> str:
+def logged(level: str, form: str = "text", **extra: object) -> str:
     stream = io.StringIO()
-    logs.configure(level, stream)
+    logs.configure(level, stream, form)
     try:
         raise ValueError("SECRET\nSTATE")
     except ValueError:
@@ -51,3 +54,28 @@ def test_error_is_logged_by_type_and_place_without_its_message(root: logging.Log
     assert "test_logs.py" in line
     assert "SECRET" not in line
     assert "SECRET" in logged("debug")
+
+
+def test_json_line_is_an_object_with_the_same_keys(root: logging.Logger) -> None:
+    """Numbers stay numbers with all their digits; what JSON has no word for becomes text."""
+    tokens = logs.request_id.set("abc-1"), logs.caller.set("billing")
+    try:
+        line = logged(
+            "info", "json", path="a\nb", seconds=0.123456789, count=3, ready=True, odd=math.nan, where=Path("/")
+        )
+    finally:
+        logs.request_id.reset(tokens[0])
+        logs.caller.reset(tokens[1])
+    assert line.count("\n") == 1
+    told = json.loads(line)
+    assert {key: told[key] for key in ("level", "logger", "msg", "request_id", "caller", "error")} == {
+        "level": "error",
+        "logger": "place",
+        "msg": "it failed",
+        "request_id": "abc-1",
+        "caller": "billing",
+        "error": "ValueError",
+    }
+    assert (told["path"], told["seconds"], told["count"], told["ready"]) == ("a\nb", 0.123456789, 3, True)
+    assert (told["odd"], told["where"]) == ("nan", "/")
+    assert "SECRET" not in line

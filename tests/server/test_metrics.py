@@ -77,6 +77,7 @@ async def test_scrape_has_every_name_with_its_labels_and_the_right_counts(folder
         with pytest.raises(grpc.aio.AioRpcError):
             await real.stub.Decide(pb.DecideRequest(state=bodies.text("x" * 5000), questions=[bodies.noul()]))
         gate = await asyncio.to_thread(cancel_one, real)
+        by_http = await asyncio.to_thread(fetch, real.http_port)
         after = await real.scrape()
 
     def gained(name: str, **labels: str) -> float:
@@ -111,6 +112,8 @@ async def test_scrape_has_every_name_with_its_labels_and_the_right_counts(folder
     assert gained("letterwise_chat_tokens_total", direction="output") == finished.usage.output_tokens
     assert gained("letterwise_prefix_store_hits_total", tier="exact") == 1
     assert gained("grpc_server_handled_total", grpc_method="Decide", grpc_code="OK") == 2
+    assert gained("letterwise_http_requests_total", route="/metrics", method="GET", status="200") == 1
+    assert set(Scraped(by_http).families) == set(after.families)
     check_names(after)
     check_facts(real, after)
 
@@ -161,7 +164,7 @@ def check_facts(real: Real, scraped: Scraped) -> None:
 
 
 def made(port: int) -> App:
-    return App(ScriptedEngine(), EngineConfig(), ServerConfig(port=0, metrics_port=port))
+    return App(ScriptedEngine(), EngineConfig(), ServerConfig(port=0, http_port=0, metrics_port=port))
 
 
 async def test_metrics_port_in_use_is_one_sentence() -> None:

@@ -22,17 +22,24 @@ from grpc_reflection.v1alpha import reflection
 from letterwise.v1 import chat_pb2, chat_pb2_grpc, decision_pb2, decision_pb2_grpc
 
 from .. import metrics
+from ..calibration_file import Calibrated
 from ..config import EngineConfig, ServerConfig
 from ..engine.events import ModelInfo
 from ..errors import LoadFailed
 from .bridge import Bridge, Engine, tell
 from .calls import Calls
 from .chat import ChatServicer
+from .credentials import Credentials
+from .gateway import Gateway
+from .http_door import HttpDoor
+from .http_server import HttpServer
 from .interceptors import RpcInterceptor
-from .listening import address, bind, options
+from .listening import PortUnavailable, address, bind, is_loopback, options
 from .replies import version_of
 from .scrape import Scrape
 from .servicer import DecisionServicer
+from .tracing import Tracing
+from .transport import certificates
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -54,20 +61,51 @@ _SWITCH_SECONDS = 5e-4
 class App:
     """One server in front of one engine. Make it, and call it, on a running event loop."""
 
-    def __init__(self, engine: Engine, engine_config: EngineConfig, server_config: ServerConfig) -> None:
+    def __init__(
+        self, engine: Engine, engine_config: EngineConfig, server_config: ServerConfig, tracing: Tracing | None = None
+    ) -> None:
+        """Raises ConfigError for tokens, certificates or a calibration that cannot be used."""
         self._engine = engine
         self._config = server_config
         self._bridge = Bridge(engine)
         self._calls = Calls()
-        self._servicer = DecisionServicer(engine, self._bridge, self._calls, engine_config, server_config)
+        self._credentials = Credentials(server_config.token_file)
+        self._certificates = certificates(server_config)
+        self._calibrated = Calibrated(engine_config.calibration_file)
+        self._tracing = tracing or Tracing()
+        self._servicer = DecisionServicer(
+            engine,
+            self._bridge,
+            self._calls,
+            calibrated=self._calibrated,
+            engine_config=engine_config,
+            server_config=server_config,
+        )
         self._chat_servicer = ChatServicer(engine, self._bridge, self._calls, engine_config)
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(interceptors=[RpcInterceptor()], options=options(server_config))
+        interceptor = RpcInterceptor(self._credentials, self._tracing)
+        self._server = grpc.aio.server(interceptors=[interceptor], options=options(server_config))
+        gateway = Gateway(
+            engine,
+            self._bridge,
+            self._calls,
+            calibrated=self._calibrated,
+            engine_config=engine_config,
+            server_config=server_config,
+        )
+        door = HttpDoor(gateway, gateway.routes, self._calls, self._credentials, self._tracing)
+        tls = self._certificates.ssl_context() if self._certificates else None
+        self._http = HttpServer(door, server_config.host, server_config.http_port, tls)
         self._scrape = Scrape(server_config.host, server_config.metrics_port)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._died = asyncio.Event()
         self.port = 0
+
+    @property
+    def http_port(self) -> int:
+        """The port of the HTTP routes; 0 for none."""
+        return self._http.port
 
     async def start(self) -> None:
         """Binds the port and answers at once: health NOT_SERVING, our own calls UNAVAILABLE. Raises PortUnavailable."""
@@ -77,8 +115,14 @@ class App:
         names = (SERVICE, CHAT_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        self.port = bind(self._server, self._config.host, self._config.port)
-        self._scrape.open()
+        self.port = bind(self._server, self._config.host, self._config.port, self._certificates)
+        self._warn_of_an_open_door()
+        try:
+            self._scrape.open()
+            await self._http.open()
+        except PortUnavailable:
+            await _in_thread(self._scrape.close)
+            raise
         await self._server.start()
 
     async def run(self, announce: Callable[[ModelInfo], None]) -> int:
@@ -96,15 +140,31 @@ class App:
                 await _any_of(self._stop, self._died)
             return await (self._fall() if self._died.is_set() else self._drain())
         except LoadFailed:
-            await self._server.stop(_LAST_WORDS_SECONDS)
+            await self._hang_up()
             raise
         finally:
-            ends = [_in_thread(self._engine.close), _in_thread(self._scrape.close)]
+            ends = [_in_thread(self._engine.close), _in_thread(self._scrape.close), _in_thread(self._tracing.close)]
             await asyncio.wait(ends, timeout=_CLOSE_SECONDS)
 
     def stop(self) -> None:
         """Asks for a drain; asked again, the drain is cut short."""
         (self._hurry if self._stop.is_set() else self._stop).set()
+
+    def reload(self) -> None:
+        """Reads tokens, certificates and calibration again; what cannot be used leaves the old in force."""
+        _log.info("reading tokens, certificates and calibration again")
+        self._credentials.reload()
+        if self._certificates:
+            self._certificates.reload()
+        self._calibrated.reload()
+
+    def _warn_of_an_open_door(self) -> None:
+        mutual = self._certificates is not None and self._certificates.mutual
+        if not (is_loopback(self._config.host) or self._credentials.required or mutual):
+            _log.warning(
+                "anyone who reaches this address may use the service; set token_file or tls_client_ca",
+                extra={"host": self._config.host},
+            )
 
     async def _loaded(self) -> ModelInfo | None:
         """The warm model, or None when a stop comes first. Raises LoadFailed."""
@@ -131,12 +191,16 @@ class App:
             version=version_of("letterwise"),
         )
         metrics.serving(True)
-        _log.info("serving", extra={"model": model.model, "port": self.port, "readout": model.path})
+        _log.info(
+            "serving",
+            extra={"model": model.model, "port": self.port, "http_port": self.http_port, "readout": model.path},
+        )
 
     async def _drain(self) -> int:
         """Health first, so that balancers turn away; then what was admitted ends; then the connections."""
         _log.info("draining")
         metrics.serving(False)
+        self._calls.close()
         self._engine.drain()
         await self._health.enter_graceful_shutdown()
         # Calls that crossed the news are refused by name; once the transport stops, it may cut them off as CANCELLED.
@@ -144,7 +208,7 @@ class App:
         # `stop` alone would wait the whole grace for an open health watch, and balancers keep one open.
         stopping = asyncio.create_task(self._server.stop(self._config.drain_seconds))
         finished = await self._idle(self._config.drain_seconds)
-        await self._server.stop(_LAST_WORDS_SECONDS)
+        await self._hang_up()
         await stopping
         _log.info("stopped", extra={"all_answered": finished})
         return 1 if self._died.is_set() else 0
@@ -167,11 +231,16 @@ class App:
         """The engine has died: nobody else is to be sent here, and the process must be replaced."""
         _log.error("the engine has died; the server stops")
         metrics.serving(False)
+        self._calls.close()
         await self._health.enter_graceful_shutdown()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._calls.wait_idle(), _REFUSALS_SECONDS)
-        await self._server.stop(_LAST_WORDS_SECONDS)
+        await self._hang_up()
         return 1
+
+    async def _hang_up(self) -> None:
+        """Ends both transports, and what still runs on them."""
+        await asyncio.gather(self._server.stop(_LAST_WORDS_SECONDS), self._http.close(_LAST_WORDS_SECONDS))
 
     def _on_death(self) -> None:
         self._died.set()
@@ -182,24 +251,32 @@ class App:
             await self._health.set(name, status)
 
 
-def serve(engine: Engine, engine_config: EngineConfig, server_config: ServerConfig) -> int:
+def serve(engine: Engine, engine_config: EngineConfig, server_config: ServerConfig, tracing: Tracing) -> int:
     """Serves until SIGTERM or SIGINT; prints one ready line on stdout when warm; the process's exit code.
 
-    Raises PortUnavailable and LoadFailed.
+    SIGHUP has tokens, certificates and calibration read again. Raises ConfigError, PortUnavailable and LoadFailed.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    return asyncio.run(_serve(engine, engine_config, server_config))
+    return asyncio.run(_serve(engine, engine_config, server_config, tracing))
 
 
-async def _serve(engine: Engine, engine_config: EngineConfig, server_config: ServerConfig) -> int:
-    app = App(engine, engine_config, server_config)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, app.stop)
+async def _serve(engine: Engine, engine_config: EngineConfig, server_config: ServerConfig, tracing: Tracing) -> int:
+    app = App(engine, engine_config, server_config, tracing)
+    terminal = sys.stderr.isatty()
+
+    def hang_up() -> None:
+        # A terminal that was closed sends the same signal as an operator who wants a reload, and is none any more.
+        (app.stop if terminal and not sys.stderr.isatty() else app.reload)()
+
+    for number, act in ((signal.SIGTERM, app.stop), (signal.SIGINT, app.stop), (signal.SIGHUP, hang_up)):
+        asyncio.get_running_loop().add_signal_handler(number, act)
     await app.start()
-    _log.info("loading", extra={"model": engine_config.model, "port": app.port})
+    _log.info("loading", extra={"model": engine_config.model, "port": app.port, "http_port": app.http_port})
 
     def announce(model: ModelInfo) -> None:
-        print(f"letterwise-service: serving {model.model} on {address(server_config.host, app.port)}", flush=True)
+        http = f", HTTP on {address(server_config.host, app.http_port)}" if app.http_port else ""
+        where = f"{address(server_config.host, app.port)}{http}"
+        print(f"letterwise-service: serving {model.model} on {where}", flush=True)
 
     return await app.run(announce)
 

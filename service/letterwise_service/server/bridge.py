@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Protocol, TypeVar
 
 from ..engine.events import (
+    Answered,
     ChatEvent,
     ChatFinished,
     ChatListener,
@@ -23,10 +24,13 @@ from ..engine.events import (
     Listener,
     ModelInfo,
     StoreInfo,
+    WasSkipped,
 )
 from ..errors import EngineDown
+from ..method.answers import Answer, Skipped
 from ..method.chat import ChatRequest
 from ..method.request import Adapter, DecisionRequest, Json
+from . import tracing
 
 Told = TypeVar("Told")
 
@@ -87,6 +91,7 @@ class Bridge:
                 ended = isinstance(event, Completed | ChatFinished | Failed)
                 if isinstance(event, Failed):
                     raise event.error
+                tracing.told(event)
                 yield event
         finally:
             self._queues.discard(queue)
@@ -97,6 +102,19 @@ class Bridge:
         """Ends every open job with EngineDown: a thread that has died may not have told their listeners."""
         for queue in self._queues:
             queue.put_nowait(Failed(EngineDown(message)))
+
+
+async def whole(events: AsyncGenerator[Event, None]) -> tuple[list[Answer | Skipped], Completed]:
+    """A job's outcomes, in the order in which they came, and its end."""
+    outcomes: list[Answer | Skipped] = []
+    async with contextlib.aclosing(events):
+        async for event in events:
+            match event:
+                case Answered(outcome) | WasSkipped(outcome):
+                    outcomes.append(outcome)
+                case Completed():
+                    return outcomes, event
+    raise AssertionError("the bridge ends with Completed or raises")
 
 
 def tell(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What wraps every RPC of ours: its request id, its log line, its metrics.
+"""What wraps every RPC of ours: its request id, the check of its token, its log line, its metrics, its span.
 
 Services of gRPC itself (health, reflection) pass through as they are: a wrapped health watch breaks. Runs on the
 event loop. Knows nothing of what an RPC does.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, TypeAlias
@@ -21,14 +19,17 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from .. import metrics
-from ..errors import MalformedBody
-from .logs import request_id
+from ..errors import LetterwiseError, MalformedBody, Unauthenticated
+from .credentials import Credentials
+from .logs import REQUEST_ID, named
 from .status import refusal_of
+from .tracing import Call, Tracing
 
 _log = logging.getLogger(__name__)
 
-REQUEST_ID = "x-request-id"
-_ACCEPTABLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+AUTHORIZATION = "authorization"
+# Codes that say that the server failed, not its caller.
+_FAULTS = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS", "UNAVAILABLE"})
 
 _Handler: TypeAlias = Any  # grpc.RpcMethodHandler; its behaviours are attributes that the stubs do not have
 # Entered around a running RPC; yields what to call for each message sent.
@@ -36,7 +37,12 @@ _Around: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Callable[[], No
 
 
 class RpcInterceptor(grpc.aio.ServerInterceptor):
-    """Gives each RPC a request id (the caller's `x-request-id`, or a new one), counts it and logs its end."""
+    """Gives each RPC a request id (the caller's `x-request-id`, or a new one), has its token checked before its
+    message is read, counts it, traces it and logs its end."""
+
+    def __init__(self, credentials: Credentials, tracing: Tracing) -> None:
+        self._credentials = credentials
+        self._tracing = tracing
 
     async def intercept_service(
         self,
@@ -49,7 +55,26 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             return handler
         service, method = handler_call_details.method.lstrip("/").rsplit("/", 1)
         kind = "server_stream" if handler.response_streaming else "unary"
-        return _wrapped(handler, lambda context: _observed(context, kind, service, method))
+        return _wrapped(handler, lambda context: self._around(context, kind, service, method))
+
+    @asynccontextmanager
+    async def _around(
+        self, context: Any, kind: str, service: str, method: str
+    ) -> AsyncGenerator[Callable[[], None], None]:
+        headers = _headers(context)
+        identifier = named(headers)
+        context.set_trailing_metadata(((REQUEST_ID, identifier),))
+        with self._tracing.call(f"{service}/{method}", headers, request_id=identifier) as call:
+            async with _counted(context, kind, service, method, call):
+                await self._check(context)
+                yield lambda: metrics.rpc_message_sent(kind, service, method)
+
+    async def _check(self, context: Any) -> None:
+        shown = [value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
+        try:
+            self._credentials.check(shown[0] if len(shown) == 1 and isinstance(shown[0], str) else None)
+        except Unauthenticated as error:
+            await _refuse(context, error)
 
 
 def _wrapped(handler: _Handler, around: _Around) -> _Handler:
@@ -79,34 +104,32 @@ async def _parsed(handler: _Handler, body: bytes, context: Any) -> Any:
     try:
         return handler.request_deserializer(body)
     except DecodeError:
-        refusal = refusal_of(MalformedBody("the message is not one that this method takes, or its text is not UTF-8"))
-        status = rpc_status.to_status(refusal.status)
-        await context.abort(status.code, status.details, (*context.trailing_metadata(), *status.trailing_metadata))
+        await _refuse(context, MalformedBody("the message is not one that this method takes, or its text is not UTF-8"))
+
+
+async def _refuse(context: Any, error: LetterwiseError) -> None:
+    status = rpc_status.to_status(refusal_of(error).status)
+    await context.abort(status.code, status.details, (*context.trailing_metadata(), *status.trailing_metadata))
 
 
 @asynccontextmanager
-async def _observed(context: Any, kind: str, service: str, method: str) -> AsyncIterator[Callable[[], None]]:
-    identifier = _identifier(context)
-    request_id.set(identifier)
-    context.set_trailing_metadata(((REQUEST_ID, identifier),))
+async def _counted(context: Any, kind: str, service: str, method: str, call: Call) -> AsyncIterator[None]:
     metrics.rpc_started(kind, service, method)
     started, code = time.perf_counter(), "OK"
     try:
-        yield lambda: metrics.rpc_message_sent(kind, service, method)
+        yield
     except BaseException as error:
         code = _code(context, error)
         raise
     finally:
         seconds = time.perf_counter() - started
         metrics.rpc_handled(kind, service, method, code, seconds)
+        call.ended(code, failed=code in _FAULTS)
         _log.info("rpc", extra={"method": method, "code": code, "seconds": seconds})
 
 
-def _identifier(context: Any) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == REQUEST_ID and isinstance(value, str) and _ACCEPTABLE_ID.fullmatch(value):
-            return value
-    return uuid.uuid4().hex
+def _headers(context: Any) -> dict[str, str]:
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 def _code(context: Any, error: BaseException) -> str:

@@ -5,11 +5,18 @@ Owns the transport's options and the binding of the port. Knows nothing of what 
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 import grpc.aio
 
 from ..config import ServerConfig
+from .transport import Certificates
+
+# A token and a trace in a header are hundreds of bytes.
+_METADATA_BYTES = 16 * 1024
+# On one connection, which may be that of a proxy for many callers; more wait at the caller's end.
+_STREAMS = 1024
 
 
 class PortUnavailable(Exception):
@@ -28,11 +35,15 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_connection_age_ms", age_ms),
+        # Both, or a size between the two would be refused at random.
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+        ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.max_connection_age_grace_ms", round(config.drain_seconds * 1000) + 120_000),
     ]
 
 
-def bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def bind(server: grpc.aio.Server, host: str, port: int, tls: Certificates | None = None) -> int:
     """Adds the port and gives the one that was bound. Tried with a plain socket first, for a reason one can read.
 
     Raises PortUnavailable.
@@ -42,6 +53,8 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> int:
         with socket.socket(family, kind, protocol) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(where)
+        if tls is not None:
+            return server.add_secure_port(address(host, port), tls.grpc_credentials())
         return server.add_insecure_port(address(host, port))
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is in use"
@@ -51,3 +64,11 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> int:
 def address(host: str, port: int) -> str:
     """The target of a host and a port; an IPv6 host goes in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host; a name other than localhost is taken for one that others reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

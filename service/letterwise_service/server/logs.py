@@ -1,20 +1,30 @@
-"""The log's one form: `key=value` lines on stderr, each with the id of the request that it belongs to.
+"""The log's form: a line a record on stderr, `key=value` or JSON, each with the id of the request that it belongs to.
 
-Owns the request id of the running RPC, which follows a coroutine by context variable. Holds no state text: what is
-logged are names, numbers and ids.
+Owns the request id and the caller's name of the running call, which follow a coroutine by context variable. Holds no
+state text: what is logged are names, numbers and ids.
 """
 
 from __future__ import annotations
 
 import contextvars
+import json
 import logging
+import math
+import re
 import sys
 import time
 import traceback
+import uuid
+from collections.abc import Mapping
 from typing import TextIO
 
-# The id of the RPC that the current coroutine serves; empty outside one.
+# The header, or gRPC's metadata, in which a caller may name a call and is told its name.
+REQUEST_ID = "x-request-id"
+_ACCEPTABLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+# The id of the call that the current coroutine serves, and the name of the token that was shown; empty outside one.
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="")
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -24,37 +34,66 @@ class KeyValueFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, whatever the values hold."""
-        pairs: dict[str, object] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name.rsplit(".", 1)[-1],
-            "msg": record.getMessage(),
-        }
-        if current := request_id.get():
-            pairs["request_id"] = current
-        pairs |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
-        if record.exc_info and record.exc_info[1]:
-            pairs |= self._exception(record.exc_info[1])
-        return " ".join(f"{key}={_quoted(value)}" for key, value in pairs.items())
-
-    def _exception(self, error: BaseException) -> dict[str, object]:
-        """Its type and its frames, innermost first."""
-        frames = traceback.extract_tb(error.__traceback__)
-        told: dict[str, object] = {
-            "error": type(error).__name__,
-            "frames": " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in reversed(frames)),
-        }
-        # The message may quote a caller's text.
-        if logging.getLogger().isEnabledFor(logging.DEBUG):
-            told["text"] = str(error)
-        return told
+        return " ".join(f"{key}={_quoted(value)}" for key, value in _pairs(record).items())
 
 
-def configure(level: str, stream: TextIO = sys.stderr) -> None:
-    """Sends every log line of the process to `stream` in the one form."""
+class JsonFormatter(logging.Formatter):
+    """The same keys and values as one JSON object; a float keeps all its digits."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, whatever the values hold."""
+        return json.dumps({key: _native(value) for key, value in _pairs(record).items()})
+
+
+def named(headers: Mapping[str, str]) -> str:
+    """The id of a call: the caller's own, if it can stand in a log, or a new one. It is in every later line."""
+    asked = headers.get(REQUEST_ID, "")
+    identifier = asked if _ACCEPTABLE_ID.fullmatch(asked) else uuid.uuid4().hex
+    request_id.set(identifier)
+    return identifier
+
+
+_FORMATS: dict[str, type[logging.Formatter]] = {"text": KeyValueFormatter, "json": JsonFormatter}
+
+
+def configure(level: str, stream: TextIO = sys.stderr, form: str = "text") -> None:
+    """Sends every log line of the process to `stream` in one form: text or json."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(KeyValueFormatter())
+    handler.setFormatter(_FORMATS[form]())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _pairs(record: logging.LogRecord) -> dict[str, object]:
+    pairs: dict[str, object] = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
+        "level": record.levelname.lower(),
+        "logger": record.name.rsplit(".", 1)[-1],
+        "msg": record.getMessage(),
+    }
+    about = {"request_id": request_id.get(), "caller": caller.get()}
+    pairs |= {key: value for key, value in about.items() if value}
+    pairs |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
+    if record.exc_info and record.exc_info[1]:
+        pairs |= _exception(record.exc_info[1])
+    return pairs
+
+
+def _exception(error: BaseException) -> dict[str, object]:
+    """Its type and its frames, innermost first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    told: dict[str, object] = {
+        "error": type(error).__name__,
+        "frames": " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in reversed(frames)),
+    }
+    # The message may quote a caller's text.
+    if logging.getLogger().isEnabledFor(logging.DEBUG):
+        told["text"] = str(error)
+    return told
+
+
+def _native(value: object) -> object:
+    # JSON has no word for a float that is not finite.
+    return value if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else str(value)
 
 
 def _quoted(value: object) -> str:

@@ -25,8 +25,8 @@ from ..engine.events import (
     StoreInfo,
     WasSkipped,
 )
-from ..method import calibration
 from ..method.answers import Answer, ChoiceAnswer, NoulAnswer, ScoreAnswer, Skipped
+from ..method.calibration import Calibration
 from ..method.request import DecisionRequest, Json
 
 
@@ -168,16 +168,16 @@ def prewarmed_of(completed: Completed) -> pb.PrewarmResponse:
 
 
 def info_of(
-    model: ModelInfo, store: StoreInfo | None, engine: EngineConfig, server: ServerConfig
+    model: ModelInfo, store: StoreInfo | None, engine: EngineConfig, server: ServerConfig, calibration: Calibration
 ) -> info_pb2.GetInfoResponse:
     """The server's description; a model that cannot answer decisions has no store."""
     return info_pb2.GetInfoResponse(
         model=_model(model),
         limits=_limits(model, engine, server),
         calibration=info_pb2.Calibration(
-            temperature=calibration.TEMPERATURE,
-            noul_temperature=calibration.NOUL_TEMPERATURE,
-            noul_bias=calibration.NOUL_BIAS,
+            temperature=calibration.temperature,
+            noul_temperature=calibration.noul_temperature,
+            noul_bias=calibration.noul_bias,
         ),
         prefix_store=_store(store) if store else None,
         build=_build(),

@@ -15,12 +15,12 @@ from typing import Any
 from letterwise.v1 import decision_pb2 as pb
 from letterwise.v1 import decision_pb2_grpc, info_pb2
 
+from ..calibration_file import Calibrated
 from ..config import EngineConfig, ServerConfig
-from ..engine.events import Answered, Completed, Event, ModelInfo, WasSkipped
-from ..method.answers import Answer, Skipped
+from ..engine.events import Event, ModelInfo
 from ..method.request import DecisionRequest
 from . import replies, requests
-from .bridge import Bridge, Engine
+from .bridge import Bridge, Engine, whole
 from .calls import Calls, Context
 
 
@@ -28,11 +28,19 @@ class DecisionServicer(decision_pb2_grpc.DecisionServiceServicer):
     """Serves the decisions of one engine."""
 
     def __init__(
-        self, engine: Engine, bridge: Bridge, calls: Calls, engine_config: EngineConfig, server_config: ServerConfig
+        self,
+        engine: Engine,
+        bridge: Bridge,
+        calls: Calls,
+        *,
+        calibrated: Calibrated,
+        engine_config: EngineConfig,
+        server_config: ServerConfig,
     ) -> None:
         self._engine = engine
         self._bridge = bridge
         self._calls = calls
+        self._calibrated = calibrated
         self._engine_config = engine_config
         self._server_config = server_config
 
@@ -40,7 +48,7 @@ class DecisionServicer(decision_pb2_grpc.DecisionServiceServicer):
         """One state and its questions, answered together."""
         async with self._calls.answering(context) as model:
             decision, permit = await asyncio.to_thread(self._admitted, request, model)
-            outcomes, completed = await self._whole(permit, context)
+            outcomes, completed = await whole(self._events(permit, context))
             return replies.decision_of(decision, outcomes, completed)
 
     async def DecideStream(
@@ -57,19 +65,19 @@ class DecisionServicer(decision_pb2_grpc.DecisionServiceServicer):
         """Reads a state before its questions arrive."""
         async with self._calls.answering(context) as model:
             permit = await asyncio.to_thread(self._admitted_state, request, model)
-            _, completed = await self._whole(permit, context)
+            _, completed = await whole(self._events(permit, context))
             return replies.prewarmed_of(completed)
 
     async def GetInfo(self, request: info_pb2.GetInfoRequest, context: Context) -> info_pb2.GetInfoResponse:
         """What is served, how it is read, and within which limits."""
         async with self._calls.answering(context) as model:
             store = None if model.problem else self._engine.describe_store()
-            return replies.info_of(model, store, self._engine_config, self._server_config)
+            return replies.info_of(model, store, self._engine_config, self._server_config, self._calibrated.current)
 
     def _admitted(self, request: pb.DecideRequest, model: ModelInfo) -> tuple[DecisionRequest, Any]:
         """The decision and its permit; on a worker thread, since a request's text may be long."""
         requests.check_sizes(request, self._engine_config, model)
-        decision = requests.decision_of(request, self._engine_config)
+        decision = self._calibrated.applied(requests.decision_of(request, self._engine_config))
         return decision, self._engine.admit(decision)
 
     def _admitted_state(self, request: pb.PrewarmRequest, model: ModelInfo) -> Any:
@@ -79,15 +87,3 @@ class DecisionServicer(decision_pb2_grpc.DecisionServiceServicer):
 
     def _events(self, permit: Any, context: Context) -> AsyncGenerator[Event, None]:
         return self._bridge.events(permit, context.time_remaining())
-
-    async def _whole(self, permit: Any, context: Context) -> tuple[list[Answer | Skipped], Completed]:
-        """A job's outcomes, in the order in which they came, and its end."""
-        outcomes: list[Answer | Skipped] = []
-        async with aclosing(self._events(permit, context)) as events:
-            async for event in events:
-                match event:
-                    case Answered(outcome) | WasSkipped(outcome):
-                        outcomes.append(outcome)
-                    case Completed():
-                        return outcomes, event
-        raise AssertionError("the bridge ends with Completed or raises")
