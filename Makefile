@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.letterwise
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench proto clean
+.PHONY: help setup demo serve test check audit bench proto clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 demo: setup  ## serve the embedded model, ask it about a support ticket, show the answers
 	$(BIN)/python examples/demo.py
 
-serve: setup  ## serve the embedded model on 127.0.0.1:50051 until Ctrl-C
+serve: setup  ## serve the embedded model on 127.0.0.1:50051, HTTP on 8080, until Ctrl-C
 	$(BIN)/letterwise-service serve --model demo
 
 test: setup  ## every test, the live ones with the real model included
@@ -37,6 +37,10 @@ check: setup  ## lint, types, arrows of the house, the contract
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
+	$(BIN)/python .ci/audit.py 20
+
+audit: setup  ## known weaknesses of what is installed; passes with a note without a network
+	$(BIN)/python .ci/audit.py 600
 
 bench: setup  ## run every speed claim; writes bench/results.json
 	$(BIN)/python -m bench

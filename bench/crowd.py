@@ -57,7 +57,7 @@ def vanishing(callers: int, seconds: int) -> Numbers:
 async def _vanishing(callers: int, seconds: int) -> Numbers:
     config = EngineConfig(job_deadline_seconds=_PATIENCE_SECONDS)
     engine, served = Engine(config), asyncio.Event()
-    app = App(engine, config, ServerConfig(port=0))
+    app = App(engine, config, ServerConfig(port=0, http_port=0))
     await app.start()
     running = asyncio.create_task(app.run(partial(_announce, served)))
     await served.wait()

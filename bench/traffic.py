@@ -208,7 +208,8 @@ def overhead(calls: int) -> Numbers:
     """One kept question through the whole service: a client's time less the engine's own, of each call."""
     from letterwise import Client, Noul
 
-    command = [Path(sys.executable).with_name("letterwise-service"), "serve", "--model", "demo", "--port", "0"]
+    program = Path(sys.executable).with_name("letterwise-service")
+    command = [program, "serve", "--model", "demo", "--port", "0", "--http-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         target = server.stdout.readline().rsplit(" ", 1)[-1].strip()

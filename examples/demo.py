@@ -27,7 +27,7 @@ from letterwise.display import open_display
 
 TICKET = Path(__file__).with_name("ticket.json")
 SERVICE = str(Path(sys.executable).with_name("letterwise-service"))
-COMMAND = [SERVICE, "serve", "--model", "demo", "--port", "0", "--log-level", "warning"]
+COMMAND = [SERVICE, "serve", "--model", "demo", "--port", "0", "--http-port", "0", "--log-level", "warning"]
 START_SECONDS = 120.0
 STOP_SECONDS = 15.0
 
