@@ -16,7 +16,7 @@ from letterwise_service.engine.head import LetterHead
 from letterwise_service.engine.thread import Engine
 from letterwise_service.errors import Cancelled
 from letterwise_service.method.chat import ChatRequest
-from letterwise_service.method.request import DecisionRequest
+from letterwise_service.method.request import BATCH, DecisionRequest
 from tests.engine.chats import LONG, chat, request
 from tests.engine.conftest import Heard
 from tests.engine.engines import BAD, LATE, STATE, WHICH, Gate, submit
@@ -124,6 +124,49 @@ def test_pace_is_one_forward_beside_chat_and_all_lanes_without(engine: Engine) -
 
     assert set(steps((request(max_tokens=40),))[:-1]) == {128}
     assert set(steps(())[:-1]) == {256}
+
+
+def test_callers_who_vanished_cost_a_living_one_no_step_of_chat(engine: Engine) -> None:
+    """Thirty decisions of callers who are gone end between two tokens; the one who stays is answered in a few."""
+    order: list[str] = []
+    gate = Gate(engine)
+    _, talking = chat(engine, request(max_tokens=60), lambda event: order.append(type(event).__name__))
+    vanished = []
+    for number in range(30):
+        heard = Heard()
+        vanished.append((engine.submit(engine.admit(DecisionRequest(f"parcel {number}", (LATE,))), heard), heard))
+    for job, _ in vanished:
+        job.cancel()
+    staying = decide(engine, DecisionRequest("parcel 31", (LATE,)), lambda event: order.append(type(event).__name__))
+    gate.open()
+    staying.completed()
+    assert order.count("ChatText") <= 5
+    assert all(isinstance(heard.error(), Cancelled) for _, heard in vanished)
+    talking.finished()
+
+
+def test_batch_decision_has_a_step_for_a_few_tokens_of_a_chat(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chat is interactive: four of its tokens come between two forwards of a batch decision."""
+    order: list[str] = []
+    plain = LetterHead.forward
+
+    def forward(self: LetterHead, model: Any, ids: Any, cache: Any) -> Any:
+        order.append("forward")
+        return plain(self, model, ids, cache)
+
+    monkeypatch.setattr(LetterHead, "forward", forward)
+    forget(engine)
+    gate = Gate(engine)
+    order.clear()
+    _, talking = chat(engine, request(max_tokens=60), lambda event: order.append(type(event).__name__))
+    reading = decide(engine, DecisionRequest("batch " * 120, (LATE, WHICH), service_class=BATCH))
+    gate.open()
+    talking.finished()
+    reading.completed()
+    beside = order[order.index("ChatText") : len(order) - order[::-1].index("ChatText")]
+    tokens = "".join(name[0] for name in beside).split("f")[1:-1]
+    assert len(tokens) > 3
+    assert {one.count("C") for one in tokens} == {4}
 
 
 def test_full_batch_does_not_hold_a_decision_back(started: Callable[..., Engine]) -> None:

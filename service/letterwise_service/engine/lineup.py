@@ -94,19 +94,22 @@ class JobQueue:
             own.tokens += _size(job)
             self._tell()
 
-    def turn(self, *, wait: bool) -> tuple[Job, bool] | None:
-        """The job whose turn it is, and whether it leaves the queue by it; None when there is none."""
+    def turn(self, *, wait: bool, batch: bool = True) -> tuple[Job, bool] | None:
+        """The job whose turn it is, and whether it leaves the queue by it; None when there is none.
+
+        batch: whether batch jobs may have it, too; one that keeps an interactive job waiting always may.
+        """
         with self._changed:
             while wait and not self._jobs() and not self._nudged and self._refusal is not EngineDown:
                 self._changed.wait()
             self._nudged = False
-            if (job := self._leaving()) is not None:
+            if (job := self._leaving(batch=batch)) is not None:
                 own = self._class_of(job)
                 own.waiting.remove(job)
                 own.running.append(job)
                 self._tell()
                 return job, True
-            return None if (job := self._running()) is None else (job, False)
+            return None if (job := self._running(batch=batch)) is None else (job, False)
 
     def remove(self, job: Job) -> None:
         """The job has ended."""
@@ -160,27 +163,27 @@ class JobQueue:
             return True
         return self._jobs() < self._max_jobs and tokens + _size(job) <= self._max_tokens
 
-    def _leaving(self) -> Job | None:
+    def _leaving(self, *, batch: bool) -> Job | None:
         """The job that leaves the queue now; one whose caller is gone does at once, to end and make its place free."""
         for own in self._classes():
             if (gone := next((job for job in own.waiting if job.gone), None)) is not None:
                 return gone
         if (job := self._interactive.leaving()) is not None:
             return job
-        job = self._batch.leaving()
+        job = self._batch.leaving() if batch else None
         if job is None or not all(other.blocked for other in self._interactive.running) or self._blocking():
             return None
         return job
 
-    def _running(self) -> Job | None:
+    def _running(self, *, batch: bool) -> Job | None:
         """The running job whose turn it is. A batch job that keeps an interactive one waiting goes before others."""
         if (job := self._interactive.rotate()) is not None:
             return job
         if blocking := self._blocking():
             return blocking[0]
-        if (job := self._batch.rotate()) is not None:
+        if batch and (job := self._batch.rotate()) is not None:
             return job
-        running = self._interactive.running or self._batch.running
+        running = self._interactive.running or (self._batch.running if batch else ())
         return running[0] if running else None  # each waits for another, which cannot be: let it see for itself
 
     def _blocking(self) -> list[Job]:

@@ -35,6 +35,8 @@ from .steptime import StepTime
 
 _log = logging.getLogger(__name__)
 _THREAD_END_SECONDS = 10.0
+# While somebody chats, which is interactive, batch decisions have a step for so many tokens of the chat.
+_CHAT_STEPS_A_BATCH_STEP = 4
 
 
 class Engine:
@@ -53,6 +55,7 @@ class Engine:
         self._lane: ChatLane | None = None
         self._chat_admission: ChatAdmission | None = None
         self._no_chat = ""
+        self._chat_steps = 0  # since somebody began to chat
         self._closing = False
         self._on_death: list[Callable[[], None]] = []
         self._errands = Errands()
@@ -214,17 +217,23 @@ class Engine:
 
     def _step(self) -> None:
         chatting = self._lane is not None and self._lane.step()
-        turn = self._queue.turn(wait=not chatting)
+        self._chat_steps = self._chat_steps + 1 if chatting else 0
+        batch = self._chat_steps % _CHAT_STEPS_A_BATCH_STEP == 0
+        turn = self._queue.turn(wait=not chatting, batch=batch)
         self._errands.run()
-        if turn is None:
-            return
-        job, leaves_queue = turn
+        while turn is not None and self._only_left(*turn, chatting=chatting):
+            turn = self._queue.turn(wait=False, batch=batch)
+
+    def _only_left(self, job: Job, leaves_queue: bool, *, chatting: bool) -> bool:
+        """Let a job have its turn; whether all that it did was to leave, so that another may have one at once."""
         assert self._served is not None
         self._served.reader.pace.forwards = 1 if chatting else self._served.reader.lanes
+        gone = job.gone
         if leaves_queue:
             job.start(self._served)
         if job.advance():
             self._leave(job)
+        return gone
 
     def _leave(self, job: Job) -> None:
         if self._config.check_store_when_idle and len(self._queue) == 1:  # the last one: nothing is held now
