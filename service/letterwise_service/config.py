@@ -84,6 +84,9 @@ class EngineConfig:
         of.optional(of.size),
     )
     blas_threads: int = _setting(1, "threads of the processor's BLAS", of.whole(1, 1024))
+    require_blas: bool = _setting(
+        True, "on or off: refuse to start on a Linux processor that has no fast BLAS", of.on_off
+    )
     calibration_file: str | None = _setting(
         None, "TOML or JSON with temperature, noul_temperature, noul_bias (the published ones)", of.optional(of.file)
     )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from letterwise_service.engine import backend, blas
+from tests.tiny import tiny_folder
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the preload is for Linux processors")
 
@@ -75,6 +76,31 @@ def test_backend_after_mlx_says_that_it_came_too_late() -> None:
     assert found["backend"]["gflops"] < backend._SLOW_GFLOPS
     assert "WARNING" in log
     assert "mlx was imported before" in log
+
+
+_START = """
+import sys
+import mlx.core
+from letterwise_service.config import EngineConfig
+from letterwise_service.engine.thread import Engine
+engine = Engine(EngineConfig(model=sys.argv[1], require_blas=sys.argv[2] == "on", chat_rows=0))
+engine.start()
+try:
+    print("serves", engine.wait_ready(120).blas)
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+engine.close()
+"""
+
+
+@linux
+@pytest.mark.parametrize(("required", "told"), [("on", "LoadFailed: no fast BLAS is in use"), ("off", "serves none")])
+def test_engine_without_a_fast_blas_starts_only_if_it_may(required: str, told: str, tmp_path: Path) -> None:
+    """One sentence says what to install, and how to start all the same."""
+    command = [sys.executable, "-c", _START, str(tiny_folder(tmp_path, "llama")), required]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(told)
+    assert ("cmeel-openblas" in done.stdout and "--require-blas off" in done.stdout) == (required == "on")
 
 
 @linux

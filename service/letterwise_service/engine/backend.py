@@ -18,6 +18,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from . import prepared
+from .blas import INSTALL
 
 _log = logging.getLogger(__name__)
 _LINUX = sys.platform.startswith("linux")
@@ -134,8 +135,8 @@ def _report(backend: Backend) -> None:
     if _LINUX and backend.gflops < _SLOW_GFLOPS:
         reason = "mlx was imported before it could be loaded" if prepared.late else "OpenBLAS is not there"
         _log.warning(
-            "float32 products run at %.1f GFLOP/s, 20 to 60 times below what this machine can do: %s. "
-            "Install it with `pip install cmeel-openblas`, or your system's libopenblas0-pthread.",
+            "float32 products run at %.1f GFLOP/s, 20 to 60 times below what this machine can do: %s; %s",
             backend.gflops,
             reason,
+            INSTALL,
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NONE = "none"
+INSTALL = "install it with `pip install cmeel-openblas`, or your system's libopenblas0-pthread"
 _SYSTEM_NAMES = ("libopenblas.so.0", "libopenblas.so")
 _SYSTEM_FOLDERS = (
     "/usr/lib/{machine}-linux-gnu/openblas-pthread",

@@ -20,6 +20,7 @@ from ..method.request import Adapter
 from . import kernels, views
 from .adapters import Adapters
 from .backend import Backend, caches, mx, open_backend
+from .blas import INSTALL, NONE
 from .budgets import Admission, Budgets
 from .chat_warm import WarmedChat, warm_chat
 from .events import ModelInfo
@@ -34,6 +35,7 @@ from .tokens import PromptTokens
 
 _log = logging.getLogger(__name__)
 _PROBE = "State:\nA parcel of books arrived two days late, and its box was open.\n\nQuestion: Was the parcel late?"
+_ANYWAY = "or start all the same with --require-blas off"
 # The tokens of a prefix that shows what the model's caches are and take.
 _PROBE_TOKENS = 2 * FORWARD_TOKENS
 # Of the memory that the model leaves: what kept prefixes may take, and what one decision may.
@@ -57,6 +59,8 @@ class Warmed:
 def warm(config: EngineConfig) -> Warmed:
     """Raises LoadFailed."""
     backend = open_backend(config.blas_threads)
+    if config.require_blas and backend.blas == NONE:
+        raise LoadFailed(f"no fast BLAS is in use, so this model would be many times slower: {INSTALL}; {_ANYWAY}")
     mx.set_cache_limit(_BUFFER_CACHE_BYTES)
     loaded = load(config.model, alias=config.alias)
     adapters = _adapters(config, loaded, backend)
