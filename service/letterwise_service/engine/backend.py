@@ -18,7 +18,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from . import prepared
-from .blas import INSTALL
+from .blas import INSTALL, NONE
 
 _log = logging.getLogger(__name__)
 _LINUX = sys.platform.startswith("linux")
@@ -132,11 +132,11 @@ def _device() -> str:
 
 def _report(backend: Backend) -> None:
     _log.info("mlx on cpu, blas %s, %.0f GFLOP/s in float32", backend.blas, backend.gflops)
-    if _LINUX and backend.gflops < _SLOW_GFLOPS:
+    if not _LINUX or backend.gflops >= _SLOW_GFLOPS:
+        return
+    told = f"float32 products run at {backend.gflops:.1f} GFLOP/s, far below what this machine can do"
+    if backend.blas != NONE:
+        _log.warning("%s: other work takes the processor, or it is an old one", told)
+    else:
         reason = "mlx was imported before it could be loaded" if prepared.late else "OpenBLAS is not there"
-        _log.warning(
-            "float32 products run at %.1f GFLOP/s, 20 to 60 times below what this machine can do: %s; %s",
-            backend.gflops,
-            reason,
-            INSTALL,
-        )
+        _log.warning("%s: %s; %s", told, reason, INSTALL)
