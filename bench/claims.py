@@ -10,12 +10,14 @@ import argparse
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from letterwise_service.config import EngineConfig
 from letterwise_service.engine.events import Answered, Completed, Event, Failed
 from letterwise_service.engine.thread import Engine
 
+from . import report
 from .lineup import Results, say
 
 T = TypeVar("T")
@@ -74,27 +76,43 @@ def on_engine(engine: Engine, call: Callable[[], T]) -> T:
     return told.result()
 
 
-def run_claims(bench: str, claims: Mapping[str, Claim], keys: Mapping[str, tuple[str, str]]) -> Results:
-    """Every claim in full. The keys (key → claim and its number), and all numbers of each claim beside them."""
-    found: dict[str, Numbers] = {}
-    for name, (full, _) in claims.items():
-        say(f"{bench}: {name}")
-        found[name] = full()
-    own = {key: found[claim][number] for key, (claim, number) in keys.items()}
-    return {**own, **{f"{bench}_claim_{claim}": numbers for claim, numbers in found.items()}}
+@dataclass(frozen=True)
+class Bench:
+    """Claims by name, and the keys of results.json: key → claim and its number."""
 
+    name: str
+    claims: Mapping[str, Claim]
+    keys: Mapping[str, tuple[str, str]]
 
-def say_claims(program: str, claims: Mapping[str, Claim]) -> None:
-    """A command that prints single claims and keeps nothing."""
-    parser = argparse.ArgumentParser(prog=f"python -m {program}", description="Single claims, printed and not kept.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(claims)}; all without one")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes")
-    given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in claims]:
-        parser.error(f"no claim is named {unknown[0]}; there are {', '.join(claims)}")
-    for name in given.names or claims:
-        full, quick = claims[name]
-        print(_table(name, quick() if given.quick else full()), flush=True)
+    def run(self, rounds: int) -> Results:
+        """Every claim once, in full: each repeats what it times by itself. `rounds` is not used."""
+        found: Results = {}
+        for name, (full, _) in self.claims.items():
+            say(f"{self.name}: {name}")
+            found |= self.results(name, full())
+        return found
+
+    def results(self, claim: str, numbers: Numbers) -> Results:
+        """The keys of one claim, and all its numbers beside them."""
+        keys = {key: numbers[number] for key, (owner, number) in self.keys.items() if owner == claim}
+        return {**keys, f"{self.name}_claim_{claim}": numbers}
+
+    def main(self) -> None:
+        """A command for single claims: printed, and kept if that is wanted."""
+        parser = argparse.ArgumentParser(prog=f"python -m bench.{self.name}", description="Single claims, printed.")
+        parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(self.claims)}; all without one")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--quick", action="store_true", help="smaller sizes")
+        how.add_argument("--keep", action="store_true", help="put them into results.json and the README")
+        given = parser.parse_args()
+        if unknown := [name for name in given.names if name not in self.claims]:
+            parser.error(f"no claim is named {unknown[0]}; there are {', '.join(self.claims)}")
+        for name in given.names or self.claims:
+            full, quick = self.claims[name]
+            numbers = quick() if given.quick else full()
+            print(_table(name, numbers), flush=True)
+            if given.keep:
+                report.update(self.results(name, numbers))
 
 
 def _table(name: str, numbers: Numbers) -> str:

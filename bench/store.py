@@ -23,8 +23,7 @@ from letterwise_service.engine.packing import FORWARD_TOKENS
 from letterwise_service.engine.thread import Engine
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option
 
-from .claims import Claim, Numbers, Waiting, embedded, run_claims, say_claims, serving
-from .lineup import Results
+from .claims import Bench, Claim, Numbers, Waiting, embedded, serving
 
 LATE = Noul("late", "Does the first customer complain about a late delivery?")
 WHICH = Choice("which", "Which team has the most to do?", tuple(Option(f"team {i}") for i in range(5)))
@@ -249,10 +248,8 @@ KEYS = {
 }
 
 
-def run(rounds: int) -> Results:
-    """Every claim once, in full: each repeats what it times by itself. `rounds` is not used."""
-    return run_claims("store", CLAIMS, KEYS)
-
+BENCH = Bench("store", CLAIMS, KEYS)
+run = BENCH.run
 
 if __name__ == "__main__":
-    say_claims("bench.store", CLAIMS)
+    BENCH.main()

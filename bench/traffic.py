@@ -25,8 +25,7 @@ from letterwise_service.engine.thread import Engine
 from letterwise_service.method.chat import ChatMessage, ChatRequest
 
 from . import crowd, workload
-from .claims import Claim, Numbers, Waiting, embedded, on_engine, run_claims, say_claims
-from .lineup import Results
+from .claims import Bench, Claim, Numbers, Waiting, embedded, on_engine
 
 _SEEDS = itertools.count(70_000)
 CHATS = 8
@@ -259,10 +258,8 @@ KEYS = {
 }
 
 
-def run(rounds: int) -> Results:
-    """Every claim once, in full: each repeats what it times by itself. `rounds` is not used."""
-    return run_claims("traffic", CLAIMS, KEYS)
-
+BENCH = Bench("traffic", CLAIMS, KEYS)
+run = BENCH.run
 
 if __name__ == "__main__":
-    say_claims("bench.traffic", CLAIMS)
+    BENCH.main()

@@ -152,6 +152,8 @@ class Job:
             tier, prefix = self._account.found if self._account else (metrics.UNKNOWN, metrics.UNKNOWN)
             metrics.decision_ended(tier, prefix, error, time.monotonic() - self.submitted)
         self.tell(event)
+        if self._account is not None:
+            self._account.let_go()
 
 
 def _internal(error: Exception) -> LetterwiseError:

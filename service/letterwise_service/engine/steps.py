@@ -78,6 +78,7 @@ class Steps:
         self._work = _Metered(step_time=served.step_time)
         self._scales = served.adapters.salt(permit.adapter)
         self._kept: str | None = None
+        self._cache: Cache | None = None
         self._skipped: list[Skipped] = []
         self._passes = 0
         self._prompt_tokens = len(permit.prefix) if permit.request is None else 0
@@ -92,6 +93,10 @@ class Steps:
         """The store's tier, and how much of the prefix was kept, as the metrics have it."""
         return self._served.store.tier, self._kept or metrics.UNKNOWN
 
+    def let_go(self) -> None:
+        """Free what the job has read with, once its caller has been told: the system takes milliseconds for it."""
+        self._cache = None
+
     def run(self) -> Generator[None, None, Completed]:
         started = time.monotonic()
         self._tell(Accepted(self._permit.passes, self._permit.prompt_tokens))
@@ -102,7 +107,7 @@ class Steps:
             reused = lease.tokens
             self._kept = metrics.KEPT if lease.whole else metrics.PARTIAL if reused else metrics.COLD
             metrics.tokens_reused(reused)
-            cache = yield from self._prefix(lease)
+            cache = self._cache = yield from self._prefix(lease)
             info = PrefixInfo(len(ids), reused, stored=lease.whole, tier=store.tier)
             read = time.monotonic()
             if self._permit.request is not None:
