@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from letterwise_service.engine.backend import mx
-from letterwise_service.engine.chat_cache import ChatCache
 from letterwise_service.engine.events import ChatFinished, ChatStarted, ChatText, Completed, PrefixProgress
 from letterwise_service.engine.head import LetterHead
 from letterwise_service.engine.thread import Engine
@@ -61,7 +60,7 @@ def forget(engine: Engine) -> None:
 
 def forget_chats(engine: Engine) -> None:
     assert engine._lane is not None
-    engine._lane._kept = ChatCache(1 << 30)
+    engine._lane._kept.clear()
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
