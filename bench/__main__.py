@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import decisions, growth, inside, report, store, traffic
+from . import decisions, doors, growth, inside, report, store, traffic
 from .lineup import Results, say
 
 # name → (what runs it, the tables of the report that show it, the keys that it owns)
@@ -25,6 +25,7 @@ BENCHES: dict[str, tuple[Callable[[int], Results], tuple[str, ...], tuple[str, .
     "profile": (inside.profile, ("profile",), ("profile",)),
     "store": (store.run, ("goals", "store"), (*store.KEYS, "store_claim_")),
     "traffic": (traffic.run, ("goals", "traffic"), (*traffic.KEYS, "traffic_claim_")),
+    "doors": (doors.run, ("goals", "doors"), (*doors.KEYS, "doors_claim_")),
 }
 
 

@@ -51,6 +51,9 @@ GOALS: dict[str, tuple[str, str]] = {
     "crowd_wrong": ("64 callers, a third of them vanish: answers that differ from cold ones", "≤ 0"),
     "crowd_unanswered": ("callers who stayed and were not answered", "≤ 0"),
     "crowd_arrays_growth": ("bytes of all arrays after them ÷ before", "≤ 1.05"),
+    "http_over_grpc_ms": ("a kept decision by HTTP less the same by gRPC, ms at p50", "≤ 2"),
+    "drain_lost": ("SIGTERM under 64 callers: decisions neither answered nor refused", "≤ 0"),
+    "drain_exit_seconds": ("the same: seconds until the server has ended", "≤ 10"),
 }
 _STEPS = ("seconds", "computed_tokens", "operations")
 _NAMES = {
@@ -231,6 +234,10 @@ def traffic(results: Results) -> str:
     return _claims("### Traffic", "traffic", results)
 
 
+def doors(results: Results) -> str:
+    return _claims("### Doors", "doors", results)
+
+
 def _claims(title: str, bench: str, results: Results) -> str:
     """Every number of every claim, a claim per row."""
     start = f"{bench}_claim_"
@@ -280,6 +287,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "profile": profile,
     "store": store,
     "traffic": traffic,
+    "doors": doors,
     "about": _about,
 }
 

@@ -201,3 +201,14 @@ def test_version_is_printed() -> None:
     done = run("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("letterwise-service ")
+
+
+def test_command_without_the_services_packages_says_what_to_install(tmp_path: Path) -> None:
+    """The client alone installs the command too: one sentence, and no traceback."""
+    hidden = "import sys; sys.modules['prometheus_client'] = None\n"
+    code = hidden + "from letterwise_service.entry import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "prometheus_client is missing" in done.stderr
+    assert "letterwise[service]" in done.stderr

@@ -65,6 +65,8 @@ class Help(argparse.RawDescriptionHelpFormatter):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     options = build_parser().parse_args(arguments)
+    if sys.stdout is None:
+        return _fail("standard output: is closed", SERVICE_FAILED)
     run: Callable[[argparse.Namespace], None] = options.run
     try:
         run(options)
@@ -76,10 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(failure_sentence(problem), SERVICE_FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # the reader of a pipe has gone: nothing more can be said, and the flush at exit must not complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of a pipe has gone: nothing more can be said
+        _give_up_output()
         return SERVICE_FAILED
+    except OSError as problem:  # a file's faults are told with its name, so this is the output's
+        _give_up_output()
+        return _fail(f"standard output: {problem.strerror or problem}", SERVICE_FAILED)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -186,16 +190,16 @@ def _told(value: object) -> object:
 def _question(options: argparse.Namespace) -> str | None:
     """The one question to answer; None for a conversation, which needs a terminal on both sides."""
     question: str | None = options.question
-    if question is None and sys.stdin.isatty():
+    if question is None and sys.stdin is not None and sys.stdin.isatty():
         if options.json or not sys.stdout.isatty():
             raise UsageError("a conversation is held in a terminal, without --json: give a question")
         return None
     if question in (None, "-"):
         try:
-            question = sys.stdin.buffer.read().decode().rstrip("\n")
+            question = _standard_input().decode().rstrip("\n")
         except UnicodeDecodeError:
             raise UsageError(f"{STANDARD_INPUT}: expected UTF-8 text") from None
-    if not question:
+    if not question.strip():
         raise UsageError("expected a question")
     return question
 
@@ -266,10 +270,19 @@ def _in_flags(refused: InvalidRequest) -> str:
 
 def _file(options: argparse.Namespace) -> dict[str, Any]:
     try:
-        text = sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()
+        return jev.parse(_standard_input() if options.file == "-" else Path(options.file).read_bytes())
     except OSError as problem:
         raise UsageError(f"{options.file}: {problem.strerror}") from None
-    return jev.parse(text)
+
+
+def _standard_input() -> bytes:
+    """All of it."""
+    if sys.stdin is None:
+        raise UsageError(f"{STANDARD_INPUT}: is closed")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as problem:
+        raise UsageError(f"{STANDARD_INPUT}: {problem.strerror}") from None
 
 
 def _body(options: argparse.Namespace) -> jev.Body:
@@ -325,6 +338,11 @@ def _show(events: Iterable[Event], questions: int | None = None) -> None:
 
 def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2))
+
+
+def _give_up_output() -> None:
+    """Nothing more can be written, and the flush at exit must not complain of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -52,6 +52,15 @@ def whole(given: object, path: str, low: int, high: int) -> int:
     return given
 
 
+def count(given: object, path: str) -> int:
+    """A whole number above 0, as far as a field of 32 bits can hold it; how much is too much, the server says."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise invalid(path, "expected a whole number above 0")
+    if given >= 2**32:
+        raise invalid(path, "expected a smaller number, one that 32 bits can hold")
+    return given
+
+
 def model(given: str | None) -> str:
     """The model wanted; empty for none named."""
     return "" if given is None else text(given, "model", "expected the name of a model, as text")

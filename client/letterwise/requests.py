@@ -88,7 +88,7 @@ def chat_request(
     """A conversation to continue; what is None is left to the server."""
     return chat_pb2.ChatRequest(
         messages=_messages(messages),
-        max_tokens=None if max_tokens is None else fields.whole(max_tokens, "max_tokens", 1, 2**32 - 1),
+        max_tokens=None if max_tokens is None else fields.count(max_tokens, "max_tokens"),
         temperature=None if temperature is None else fields.number(temperature, "temperature"),
         top_p=None if top_p is None else fields.number(top_p, "top_p"),
         seed=None if seed is None else fields.whole(seed, "seed", 0, 2**64 - 1),

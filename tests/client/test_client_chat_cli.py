@@ -86,7 +86,8 @@ def test_question_is_read_from_standard_input(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [(b"", "expected a question"), (b"\n", "expected a question"), (b"\xff", "expected UTF-8 text")]
+    ("given", "told"),
+    [*[(blank, "expected a question") for blank in (b"", b"\n", b" \t\n")], (b"\xff", "expected UTF-8 text")],
 )
 def test_standard_input_without_a_question_is_wrong_usage(
     server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: bytes, told: str
@@ -96,6 +97,23 @@ def test_standard_input_without_a_question_is_wrong_usage(
     code, out, err = run(capsys, server)
     assert (code, out, err.count("\n"), told in err) == (2, "", 1, True)
     assert server.servicer.requests == []
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("chat --server {} <&-", 2, "standard input: is closed"),
+        ("decide - --server {} <&-", 2, "standard input: is closed"),
+        ("chat hi --server {} >&-", 1, "standard output: is closed"),
+        ("chat hi --server {} > /dev/full", 1, "standard output: No space left on device"),
+        ("chat hi --json --server {} > /dev/full", 1, "standard output: No space left on device"),
+    ],
+)
+def test_closed_or_full_stream_is_one_line(server: Any, command: str, code: int, told: str) -> None:
+    """What a shell can do to the command's own input and output is told as other faults are."""
+    line = f'exec "{sys.executable}" -m letterwise.cli {command.format(server.target)}'
+    ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (ended.returncode, ended.stderr) == (code, f"letterwise: {told}\n")
 
 
 def test_wrong_arguments_end_with_2(server: Any, refusal: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +127,11 @@ def test_wrong_arguments_end_with_2(server: Any, refusal: Any, capsys: pytest.Ca
         2,
         f"letterwise: --seed: expected a whole number from 0 to {2**64 - 1}\n",
     )
+    for number, told in (("0", "a whole number above 0"), (str(2**32), "a smaller number, one that 32 bits can hold")):
+        assert run(capsys, server, "hi", "--max-tokens", number)[::2] == (
+            2,
+            f"letterwise: --max-tokens: expected {told}\n",
+        )
     bad = error_details_pb2.BadRequest()
     for field in ("top_p", "stop[0]", "adapter.name", "messages[0].content"):
         bad.field_violations.add(field=field, description="expected more")

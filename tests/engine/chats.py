@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from letterwise_service.engine.chat import ChatLane, ChatServed
+from letterwise_service.engine.chat import ChatLane
+from letterwise_service.engine.chat_prompts import ChatServed
 from letterwise_service.engine.conversation import ChatPermit, ConversationTokens
 from letterwise_service.engine.events import ChatEvent, ChatFinished, ChatStarted, ChatText, Failed
 from letterwise_service.engine.rows import ChatLine, ChatRow
@@ -115,7 +116,8 @@ class Lane:
     @property
     def held_bytes(self) -> int:
         """What the rows' caches hold."""
-        return int(self.lane._generator.prompt_cache_nbytes)
+        reading = sum(layer.nbytes for prompt in self.lane._prompts._turns for layer in prompt.cache or ())
+        return int(self.lane._generator.prompt_cache_nbytes) + int(reading)
 
 
 def tokenizer_that_ends(ends: Sequence[int]) -> Any:

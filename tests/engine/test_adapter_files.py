@@ -96,6 +96,14 @@ BROKEN: dict[str, tuple[Callable[[Path, Any], None], str]] = {
     ),
     "no such layer": (_renamed("layers.0", "layers.9"), "layers.9.self_attn.q_proj, which the model does not have"),
     "no such module": (_renamed("q_proj", "z_proj"), "z_proj, which the model does not have"),
+    "a place named twice": (
+        _with(lambda t, _: t.update({name.replace("layers.0", "layers.00"): t[name] for name in list(t)})),
+        "layers.00.self_attn.q_proj, which the model does not have",
+    ),
+    "overflowing": (
+        _with(lambda t, _: t.update({name: 1e30 * array for name, array in t.items()})),
+        f"{TENSORS} the model's scores are not finite",
+    ),
     "below a layer": (_renamed("q_proj", "q_proj.weight"), "which the model does not have|cannot be adapted"),
     "a norm": (
         _renamed("self_attn.q_proj", "input_layernorm"),

@@ -163,7 +163,7 @@ def kill(*_: Any, **__: Any) -> Any:
     raise Fatal("no more")
 
 
-@pytest.mark.parametrize("stage", ["_seat_next", "_take", "_fail_all"])
+@pytest.mark.parametrize("stage", ["_seat", "_take", "_fail_all"])
 def test_death_of_the_thread_ends_every_chat(
     started: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +82,11 @@ def fetch(port: int) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody has now, below those that the system gives to connections in the meantime."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(15_000, 32_000)))
+            return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

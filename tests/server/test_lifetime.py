@@ -172,15 +172,16 @@ async def test_drain_waits_for_the_reader_of_a_stream(server: Running) -> None:
 
 
 async def test_drain_is_cut_when_the_time_is_up(engine: ScriptedEngine) -> None:
-    """A decision that outlasts the drain ends with UNAVAILABLE or CANCELLED, its job is stopped, the server ends."""
+    """A decision that outlasts the drain ends as UNAVAILABLE with the reason, its job is stopped, the server ends."""
     running = await launch(engine, drain_seconds=0.3)
     await asyncio.wait_for(running.ready.wait(), 5)
     engine.hold()
     call = asyncio.ensure_future(running.stub.Decide(bodies.ticket()))
     job = await submitted(engine)
     running.app.stop()
-    with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+    with pytest.raises(grpc.aio.AioRpcError, match="shutting down") as raised:
         await call
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     assert await stopped(job)
     assert await asyncio.wait_for(running.ended, 3) == 0
     await shut(running)

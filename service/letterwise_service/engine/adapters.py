@@ -113,14 +113,21 @@ class Adapters:
         return found
 
     def _check_runs(self, model: Any, name: str, file: Path) -> None:
-        """Some models look into a layer's weights past its call: those cannot have it adapted."""
+        """Some models look into a layer's weights past its call: those cannot have it adapted.
+
+        Nor does an adapter serve whose products overflow, each of its numbers being finite.
+        """
+        ids = mx.array([[0, 1]])
         try:
             with self.published([Adapter(name)]):
-                mx.eval(model(mx.array([[0, 1]])))
+                scores = model(ids)
+            mx.eval(scores)
         except Exception as error:
             raise LoadFailed(
                 f"the model does not run with the layers that {file} adapts ({_in_a_line(error)})"
             ) from error
+        if (mx.isfinite(model(ids)) & ~mx.isfinite(scores)).any().item():
+            raise LoadFailed(f"with the numbers of {file} the model's scores are not finite")
 
 
 def _settings(path: Path) -> tuple[float, int | None]:
@@ -186,7 +193,7 @@ def _place(model: Any, module: str) -> tuple[Any, Any, Any]:
     """Where a module is: what holds it, under which key, and itself; None where there is no such place."""
     holder, key, found = None, None, model
     for part in module.split("."):
-        holder, key = found, int(part) if re.fullmatch(r"[0-9]{1,9}", part) else part
+        holder, key = found, int(part) if re.fullmatch(r"0|[1-9][0-9]{0,8}", part) else part
         if isinstance(holder, list) and isinstance(key, int):
             found = holder[key] if key < len(holder) else None
         else:

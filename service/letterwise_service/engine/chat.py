@@ -1,8 +1,8 @@
 """The chat lane: conversations that generate together, a token each per step, in mlx-lm's continuous batch.
 
 Engine thread. Owns mlx-lm's `BatchGenerator`, for as long as the engine lives since it holds Metal's wired limit, and
-chat's prompt cache. One prompt at a time is read, in the chunks that decisions use, so how it is read depends on no
-other row. Knows nothing of decisions: the engine steps both in turn.
+chat's prompt cache. A row's prompt is read outside the batch (`chat_prompts.py`) and joins it with its last token.
+Knows nothing of decisions: the engine steps both in turn.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 from .. import metrics
 from ..errors import LetterwiseError, OutOfMemory, ReadFailed
-from ..method.request import Adapter
-from . import headroom, lanes, views
-from .backend import BatchGenerator, caches, mx
-from .chat_cache import ChatCache, boundary
+from . import headroom, views
+from .backend import BatchGenerator, mx
+from .chat_cache import ChatCache
+from .chat_prompts import ChatServed, Prompt, Prompts
 from .events import ChatStarted, ChatText
 from .packing import FORWARD_TOKENS
 from .replying import ReplyText
@@ -31,27 +30,6 @@ from .sampling import likeliest, sampler_of
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ChatServed:
-    """The model as chat uses it.
-
-    memory_tokens: what the caches of all rows may hold together. cache_bytes: what kept prompts may.
-    published: entered around each forward with its rows' adapters. salt: keeps apart prompts of other adapters.
-    lanes: the streams that each forward is spread over.
-    """
-
-    name: str
-    model: Any
-    tokenizer: Any
-    stream: Any
-    rows: int
-    memory_tokens: int
-    cache_bytes: int
-    published: Callable[[Sequence[Adapter | None]], AbstractContextManager[None]]
-    salt: Callable[[Adapter | None], str]
-    lanes: Sequence[Any] = ()
-
-
 class ChatLane:
     """Steps the rows of `line`. `close` at the end."""
 
@@ -59,16 +37,18 @@ class ChatLane:
         self._served = served
         self._line = line
         self._kept = ChatCache(served.cache_bytes)
-        self._rows: dict[int, ChatRow] = {}  # by the generator's number
-        self._entering: int | None = None  # of these, the one whose prompt is being read
+        self._prompts = Prompts(served, self._kept)
+        self._rows: dict[int, ChatRow] = {}  # those in the batch, by the generator's number
+        self._entering: int | None = None  # of these, the one whose prompt's last token is still to be read
         self._generator = batch_generator(served, self._forward)
 
     def step(self) -> bool:
-        """A token for each row that generates, a chunk of the prompt that is being read; False when nobody chats."""
+        """A chunk of the prompt whose turn it is, a token for each row that generates; False when nobody chats."""
         try:
             for row, error in self._line.departed():
                 self._drop(row, error)
-            self._seat_next()
+            self._seat()
+            self._read()
             if self._rows:
                 self._advance()
         except Exception as failure:
@@ -83,45 +63,48 @@ class ChatLane:
     def _forward(self, ids: Any, cache: Any = None) -> Any:
         """The model as the generator calls it, with its rows' adapters: which rows they are, the cache tells."""
         generating = self._generator._generation_batch
-        rows = [self._rows[uid] for uid in generating.uids]
-        if cache is not generating.prompt_cache:
+        if cache is generating.prompt_cache:
+            rows = [self._rows[uid] for uid in generating.uids]
+        else:
             assert self._entering is not None
             rows = [self._rows[self._entering]]
-        adapters = [row.permit.request.adapter for row in rows]
-        with lanes.spread(self._served.lanes), self._served.published(adapters):
-            return self._served.model(ids, cache=cache)
+        return self._served.forward(ids, cache, [row.permit.request.adapter for row in rows])
 
-    def _seat_next(self) -> None:
-        if self._entering is not None:
-            return
-        row = self._line.seat(self._fits)
-        if row is None:
+    def _seat(self) -> None:
+        """Begin the prompts of all that there is room for."""
+        while (row := self._line.seat(self._fits)) is not None:
+            try:
+                row.start(ReplyText(self._served.tokenizer.detokenizer, row.permit.request.stop))
+                self._prompts.add(row)
+            except Exception as error:
+                self._fail(row, error)
+
+    def _read(self) -> None:
+        """A chunk of one prompt; what goes wrong with it is that row's alone."""
+        if (prompt := self._prompts.turn()) is None:
             return
         try:
-            self._insert(row)
-        except Exception as error:  # nothing of it has reached the batch
-            _note(error)
-            self._end(row, _told(error))
+            if self._prompts.advance(prompt):
+                self._enter(prompt)
+        except Exception as error:
+            self._fail(prompt.row, error)
 
     def _fits(self, rows: Sequence[ChatRow]) -> bool:
         """Whether the rows' caches fit together: each is as long as the longest of the batch may become."""
         return len(rows) * max(row.permit.tokens for row in rows) <= self._served.memory_tokens
 
-    def _insert(self, row: ChatRow) -> None:
-        request, ids = row.permit.request, list(row.permit.ids)
-        row.start(ReplyText(self._served.tokenizer.detokenizer, request.stop))
+    def _enter(self, prompt: Prompt) -> None:
+        """Give the batch a row whose prompt is read: the generator's next step reads the last token and merges it."""
+        request, ids = prompt.row.permit.request, list(prompt.row.permit.ids)
         with mx.stream(self._served.stream):
-            cache, reused = self._kept.take(self._served.salt(request.adapter), ids)
-            row.reused_tokens = reused
-            end = boundary(ids)
-            (uid,) = self._generator.insert_segments(
-                [[ids[reused:end], ids[end:]]],  # the generator halts between the two, for the first to be kept
+            (uid,) = self._generator.insert(
+                [ids[-1:]],
                 max_tokens=[request.max_tokens],
-                caches=[cache or caches.make_prompt_cache(self._served.model)],
-                all_tokens=[ids[:reused]],
+                caches=[prompt.cache],
+                all_tokens=[ids[:-1]],
                 samplers=[sampler_of(request)],
             )
-        self._rows[uid] = row
+        self._rows[uid] = prompt.row
         self._entering = uid
 
     def _advance(self) -> None:
@@ -132,7 +115,7 @@ class ChatLane:
         metrics.forward_ran(metrics.CHAT, time.perf_counter() - began)
         metrics.chat_tokens(output=len(generated))
         for one in prompts:
-            self._prompt_read(one)
+            self._entered(self._rows[one.uid])
         for one, log_probability in zip(generated, own, strict=True):
             self._take(one, log_probability)
 
@@ -145,16 +128,10 @@ class ChatLane:
         found: list[float] = own.tolist()
         return found
 
-    def _prompt_read(self, progress: Any) -> None:
-        row = self._rows[progress.uid]
-        if progress.end_of_prompt:
-            self._entering = None
-            metrics.chat_tokens(input=len(row.permit.ids), reused=row.reused_tokens)
-            row.tell(ChatStarted(len(row.permit.ids), row.reused_tokens))
-        elif progress.end_of_segment and row.reused_tokens + progress.progress[0] == boundary(row.permit.ids):
-            with mx.stream(self._served.stream):
-                cache, ids = self._generator.extract_cache([progress.uid])[progress.uid]
-                self._kept.keep(self._served.salt(row.permit.request.adapter), ids, cache)
+    def _entered(self, row: ChatRow) -> None:
+        self._entering = None
+        metrics.chat_tokens(input=len(row.permit.ids), reused=row.reused_tokens)
+        row.tell(ChatStarted(len(row.permit.ids), row.reused_tokens))
 
     def _take(self, one: Any, log_probability: float) -> None:
         """A row's next token: its text goes out, and the row with its last one."""
@@ -163,8 +140,7 @@ class ChatLane:
         try:
             text, reason = _shown(row, one, log_probability)
         except Exception as error:
-            _note(error)
-            self._drop(row, _told(error))
+            self._fail(row, error)
             return
         row.tell(ChatText(text, ((one.token, log_probability),)))
         if reason is not None:
@@ -178,7 +154,8 @@ class ChatLane:
         self._end(row, error)
 
     def _leave(self, row: ChatRow) -> None:
-        """Take the row out of the batch, and its cache with it; nothing if it has no place there."""
+        """Take the row from where it is, and its cache with it; nothing if it only waits."""
+        self._prompts.remove(row)
         uid = next((uid for uid, other in self._rows.items() if other is row), None)
         if uid is not None:
             with mx.stream(self._served.stream):
@@ -190,6 +167,12 @@ class ChatLane:
         row.fail(error)
         self._line.remove(row)
 
+    def _fail(self, row: ChatRow, error: Exception) -> None:
+        """End a row for a failure that is its own, the batch being whole."""
+        _note(error)
+        _let_go(error)
+        self._drop(row, _told(error))
+
     def _fail_all(self, error: Exception) -> None:
         """The batch is of no use any more: its rows end, and the next ones get a new one."""
         _note(error)
@@ -199,9 +182,7 @@ class ChatLane:
         with suppress(Exception):  # it has said already what is wrong
             self.close()
         self._generator = batch_generator(self._served, self._forward)
-        traceback.clear_frames(error.__traceback__)  # which would keep the batch's arrays alive
-        if headroom.refused(error):
-            headroom.release()
+        _let_go(error)
         for row in rows:
             self._end(row, _told(error))
 
@@ -236,6 +217,13 @@ def _note(error: Exception) -> None:
         _log.warning("no memory for chat: %s", error)
     elif not isinstance(error, LetterwiseError):
         _log.error("chat failed", exc_info=error)
+
+
+def _let_go(error: Exception) -> None:
+    """Free what a failure holds: its frames would keep arrays alive."""
+    traceback.clear_frames(error.__traceback__)
+    if headroom.refused(error):
+        headroom.release()
 
 
 def _told(error: Exception) -> LetterwiseError:

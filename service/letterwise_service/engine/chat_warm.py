@@ -20,7 +20,8 @@ from . import views
 from .adapters import Adapters
 from .backend import caches, mx
 from .budgets import Budgets, Ids, check_known
-from .chat import ChatServed, batch_generator
+from .chat import batch_generator
+from .chat_prompts import ChatServed
 from .conversation import ChatAdmission, ConversationTokens
 from .loading import LoadedModel
 from .packing import FORWARD_TOKENS
@@ -84,15 +85,12 @@ def warm_chat(
 
 def try_chat(served: ChatServed, ids: Ids) -> str | None:
     """Go the whole way of a row with a prompt of `ids`: None, or why chat does not work on this model."""
-    generator = batch_generator(served, served.model)
+    generator = batch_generator(served, partial(served.forward, rows=(None,)))
     try:
-        generator.insert_segments([[list(ids[:8]), list(ids[8:])]], max_tokens=[2])
+        _insert(served, ids, generator)
         ended = False
         while not ended:
-            prompts, generated = generator.next()
-            if any(one.end_of_segment and not one.end_of_prompt for one in prompts):
-                ((cache, _),) = generator.extract_cache([prompts[0].uid]).values()
-                mx.eval(views.arrays(views.owned(cache)))
+            _, generated = generator.next()
             if not all(math.isfinite(one.logprobs[one.token].item()) for one in generated):
                 return "its scores are missing or not finite"
             ended = any(one.finish_reason for one in generated)
@@ -101,6 +99,18 @@ def try_chat(served: ChatServed, ids: Ids) -> str | None:
     finally:
         generator.close()
     return None
+
+
+def _insert(served: ChatServed, ids: Ids, generator: Any) -> None:
+    """Read a prompt in two chunks, the first one kept, and have the generator go on from there."""
+    with mx.stream(served.stream):
+        cache = caches.make_prompt_cache(served.model)
+    served.read(ids[:8], cache)
+    with mx.stream(served.stream):
+        mx.eval(views.arrays(views.owned(cache)))
+    served.read(ids[8:-1], cache)
+    with mx.stream(served.stream):
+        generator.insert([list(ids[-1:])], max_tokens=[2], caches=[cache], all_tokens=[list(ids[:-1])])
 
 
 def _bytes_per_token(model: Any, probe: views.Cache | None) -> int:

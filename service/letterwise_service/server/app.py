@@ -206,8 +206,12 @@ class App:
         # Calls that crossed the news are refused by name; once the transport stops, it may cut them off as CANCELLED.
         await asyncio.sleep(_NEWS_SECONDS)
         # `stop` alone would wait the whole grace for an open health watch, and balancers keep one open.
-        stopping = asyncio.create_task(self._server.stop(self._config.drain_seconds))
+        # It gets longer than the calls, which are to hear from us and not from it why they end.
+        stopping = asyncio.create_task(self._server.stop(self._config.drain_seconds + _REFUSALS_SECONDS))
         finished = await self._idle(self._config.drain_seconds)
+        if not finished:
+            self._bridge.fail_all("the server is shutting down; this was not finished")
+            await self._ended()
         await self._hang_up()
         await stopping
         _log.info("stopped", extra={"all_answered": finished})
@@ -233,10 +237,14 @@ class App:
         metrics.serving(False)
         self._calls.close()
         await self._health.enter_graceful_shutdown()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._calls.wait_idle(), _REFUSALS_SECONDS)
+        await self._ended()
         await self._hang_up()
         return 1
+
+    async def _ended(self) -> None:
+        """Waits a moment for calls whose end has been told."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._calls.wait_idle(), _REFUSALS_SECONDS)
 
     async def _hang_up(self) -> None:
         """Ends both transports, and what still runs on them."""

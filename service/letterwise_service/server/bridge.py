@@ -84,18 +84,18 @@ class Bridge:
         queue: asyncio.Queue[Told | Failed] = asyncio.Queue()
         job = submit(_listener(asyncio.get_running_loop(), queue))
         self._queues.add(queue)
-        ended = False
+        complete = False
         try:
-            while not ended:
+            while not complete:
                 event = await queue.get()
-                ended = isinstance(event, Completed | ChatFinished | Failed)
                 if isinstance(event, Failed):
                     raise event.error
+                complete = isinstance(event, Completed | ChatFinished)
                 tracing.told(event)
                 yield event
         finally:
             self._queues.discard(queue)
-            if not ended:
+            if not complete:  # a failure that was not the job's own, such as the drain's end, leaves it running
                 job.cancel()
 
     def fail_all(self, message: str) -> None:
