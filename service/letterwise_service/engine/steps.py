@@ -79,6 +79,7 @@ class Steps:
         self._scales = served.adapters.salt(permit.adapter)
         self._kept: str | None = None
         self._cache: Cache | None = None
+        self._stages = 0
         self._skipped: list[Skipped] = []
         self._passes = 0
         self._prompt_tokens = len(permit.prefix) if permit.request is None else 0
@@ -111,7 +112,9 @@ class Steps:
             info = PrefixInfo(len(ids), reused, stored=lease.whole, tier=store.tier)
             read = time.monotonic()
             if self._permit.request is not None:
-                yield from self._decide(Decision(self._permit.request, style=self._served.style), cache)
+                decision = Decision(self._permit.request, style=self._served.style)
+                self._stages = decision.stages
+                yield from self._decide(decision, cache)
         return Completed(self._served.name, self._diagnostics(info, started, read))
 
     def _prefix(self, lease: Lease) -> Generator[None, None, Cache]:
@@ -172,7 +175,7 @@ class Steps:
             path=self._reader.manner.head.path,
             prompt_style=self._served.style,
             prompt_format_version=PROMPT_FORMAT_VERSION,
-            stages=Decision(request, style=self._served.style).stages if request else 0,
+            stages=self._stages,
             skipped=tuple(self._skipped),
             orderings=request.samples if request else 0,
             prefix=prefix,
