@@ -193,9 +193,9 @@ def test_adapter_that_no_chat_can_have_alone_stops_the_load(
 
 
 def test_adapter_that_gives_no_numbers_stops_the_load(settings: Settings, tmp_path: Path) -> None:
-    """Finite matrices whose products are not: no way of reading is right, and the load fails by the adapter's name."""
+    """Finite matrices whose products are not: the load fails by the adapter's name."""
     model = tiny_model("llama")
     tensors = {name: a * 1e30 for name, a in matrices(model, modules(model, "q_proj", "down_proj")).items()}
     pairs = (("wild", str(adapter_folder(tmp_path / "wild", tensors))),)
-    with pytest.raises(LoadFailed, match="adapter wild: with it, no way of reading"):
+    with pytest.raises(LoadFailed, match=r"adapter wild: with .* scores are not finite"):
         warm(EngineConfig(**{**settings("llama"), "adapters": pairs}))
