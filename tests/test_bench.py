@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, decisions, growth, lineup, report, workload
+from bench import chart, decisions, doors, growth, lineup, report, store, traffic, workload
 from bench.__main__ import BENCHES
 from bench.contenders import Contender, Entry, Missing
 from letterwise_service.engine import embedded
@@ -20,6 +20,8 @@ from letterwise_service.method.decision import Decision
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Score
 
 from .tiny import byte_tokenizer
+
+CLAIMED = (store.BENCH, traffic.BENCH, doors.BENCH)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,11 @@ def test_results_have_every_key_of_every_table_that_was_run(results: dict[str, A
     run = {name for name in BENCHES if f"rounds_{name}" in results}
     assert run
     owners = {"grouped_over_single_20": "grouping", "decision_over_gemm": "gemm"}
-    for key in (key for key in report.GOALS if owners.get(key, "decisions") in run):
+    claimed = {key: (bench, *place) for bench in CLAIMED for key, place in bench.keys.items()}
+    for key in (key for key in claimed if f"{claimed[key][0].name}_claim_{claimed[key][1]}" in results):
+        bench, claim, number = claimed[key]
+        assert results[key] == results[f"{bench.name}_claim_{claim}"][number], key
+    for key in (key for key in report.GOALS if key not in claimed and owners.get(key, "decisions") in run):
         peer = key.partition("_over_ours")[0]
         assert f"missing_{peer}" in results or len(results[f"{key}_medians"]) == 2, key
     if "growth" in run:
