@@ -7,7 +7,6 @@ Knows nothing of decisions: the engine steps both in turn.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 import traceback
@@ -16,8 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from .. import metrics
-from ..errors import LetterwiseError, OutOfMemory, ReadFailed
-from . import headroom, views
+from ..errors import LetterwiseError, ReadFailed
+from . import failures, headroom, views
 from .backend import BatchGenerator, mx
 from .chat_cache import ChatCache
 from .chat_prompts import ChatServed, Prompt, Prompts
@@ -26,8 +25,6 @@ from .packing import FORWARD_TOKENS
 from .replying import ReplyText
 from .rows import ChatLine, ChatRow
 from .sampling import likeliest, sampler_of
-
-_log = logging.getLogger(__name__)
 
 
 class ChatLane:
@@ -169,13 +166,13 @@ class ChatLane:
 
     def _fail(self, row: ChatRow, error: Exception) -> None:
         """End a row for a failure that is its own, the batch being whole."""
-        _note(error)
+        failures.note(error, "chat")
         _let_go(error)
-        self._drop(row, _told(error))
+        self._drop(row, failures.told(error, "chat"))
 
     def _fail_all(self, error: Exception) -> None:
         """The batch is of no use any more: its rows end, and the next ones get a new one."""
-        _note(error)
+        failures.note(error, "chat")
         rows = list(self._rows.values())
         self._rows.clear()
         self._entering = None
@@ -184,7 +181,7 @@ class ChatLane:
         self._generator = batch_generator(self._served, self._forward)
         _let_go(error)
         for row in rows:
-            self._end(row, _told(error))
+            self._end(row, failures.told(error, "chat"))
 
 
 def batch_generator(served: ChatServed, forward: Callable[..., Any]) -> Any:
@@ -211,27 +208,8 @@ def _shown(row: ChatRow, one: Any, log_probability: float) -> tuple[str, str | N
     return text, "stop" if row.text.stopped else one.finish_reason
 
 
-def _note(error: Exception) -> None:
-    """Log a failure that is not a caller's own."""
-    if headroom.refused(error):
-        _log.warning("no memory for chat: %s", error)
-    elif not isinstance(error, LetterwiseError):
-        _log.error("chat failed", exc_info=error)
-
-
 def _let_go(error: Exception) -> None:
     """Free what a failure holds: its frames would keep arrays alive."""
     traceback.clear_frames(error.__traceback__)
     if headroom.refused(error):
         headroom.release()
-
-
-def _told(error: Exception) -> LetterwiseError:
-    """What a caller is told of a failure."""
-    if headroom.refused(error):
-        return OutOfMemory("the machine has no memory left for this chat")
-    if isinstance(error, LetterwiseError):
-        return error
-    wrapped = LetterwiseError("the chat failed inside the engine")
-    wrapped.__cause__ = error
-    return wrapped

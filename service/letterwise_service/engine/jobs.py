@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from .. import metrics
-from ..errors import Cancelled, DeadlineExceeded, LetterwiseError, OutOfMemory
-from . import headroom
+from ..errors import Cancelled, DeadlineExceeded, LetterwiseError
+from . import failures, headroom
 from .budgets import Permit
 from .events import Completed, Event, Failed, Listener
 from .steps import Served, Steps
@@ -130,18 +130,10 @@ class Job:
 
     def _break(self, error: Exception) -> None:
         """End the job with what its step raised; the frames of the step, which the error holds, keep nothing alive."""
-        refused = headroom.refused(error)
-        if refused:
-            _log.warning("no memory for job %d: %s", self.number, error)
-            told: LetterwiseError = OutOfMemory("the machine has no memory left for this decision")
-        elif isinstance(error, LetterwiseError):
-            told = error
-        else:
-            _log.error("job %d failed", self.number, exc_info=error)
-            told = _internal(error)
+        failures.note(error, f"job {self.number}")
         traceback.clear_frames(error.__traceback__)
-        self.fail(told)
-        if refused:
+        self.fail(failures.told(error, "decision"))
+        if headroom.refused(error):
             headroom.release()
 
     def _end(self, event: Completed | Failed, error: LetterwiseError | None) -> None:
@@ -154,10 +146,3 @@ class Job:
         self.tell(event)
         if self._account is not None:
             self._account.let_go()
-
-
-def _internal(error: Exception) -> LetterwiseError:
-    """What a caller is told of an unforeseen failure; the log has the rest."""
-    wrapped = LetterwiseError("the decision failed inside the engine")
-    wrapped.__cause__ = error
-    return wrapped

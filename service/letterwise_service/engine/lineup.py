@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from .. import metrics
 from ..errors import Draining, EngineDown, QueueFull
 from ..method.request import BATCH
+from .failures import retry_seconds
 from .jobs import Job
 
 # Jobs of each class that take turns; the rest wait, so that memory holds this many prefixes in use and no more.
 RUNNING_JOBS = 8
 RUNNING_BATCH_JOBS = 2
-_MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 30.0
 
 
 class _Class:
@@ -216,7 +216,4 @@ def _size(job: Job) -> int:
 def _retry_seconds(classes: Sequence[_Class]) -> float:
     """Half of the time in which the classes' jobs will have left, as fast as they have been leaving lately."""
     rates = [own.rate for own in classes if own.rate]
-    if not rates:
-        return _MIN_RETRY_SECONDS
-    seconds = sum(own.tokens / (own.rate or min(rates)) for own in classes) / 2
-    return min(max(seconds, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
+    return retry_seconds(sum(own.tokens / (own.rate or min(rates)) for own in classes) / 2 if rates else 0.0)

@@ -18,11 +18,11 @@ from .. import metrics
 from ..errors import Cancelled, DeadlineExceeded, Draining, EngineDown, LetterwiseError, QueueFull
 from .conversation import ChatPermit
 from .events import ChatEvent, ChatFinished, ChatListener, Failed
+from .failures import retry_seconds
 from .replying import ReplyText
 
 _log = logging.getLogger(__name__)
 _numbers = count(1)
-_MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 30.0
 
 
 @dataclass(eq=False)
@@ -164,4 +164,4 @@ class ChatLine:
 
     def _retry_seconds(self) -> float:
         """About when the next place is given up: rows end one after another, `places` of them in the time of one."""
-        return min(max(self._seconds / self._places, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
+        return retry_seconds(self._seconds / self._places)
