@@ -63,6 +63,19 @@ def forget_chats(engine: Engine) -> None:
     engine._lane._kept.clear()
 
 
+def recorded_forwards(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list to which every forward of a decision appends `forward` from now on."""
+    order: list[str] = []
+    plain = LetterHead.forward
+
+    def forward(self: LetterHead, model: Any, ids: Any, cache: Any) -> Any:
+        order.append("forward")
+        return plain(self, model, ids, cache)
+
+    monkeypatch.setattr(LetterHead, "forward", forward)
+    return order
+
+
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
 def test_chat_and_decisions_have_the_bits_that_they_have_alone(
     started: Callable[..., Engine], tmp_path: Path, kind: str
@@ -80,14 +93,7 @@ def test_chat_and_decisions_have_the_bits_that_they_have_alone(
 
 def test_one_forward_runs_for_each_chat_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a chat generates, between two of its tokens a decision in flight gets one forward and no more."""
-    order: list[str] = []
-    plain = LetterHead.forward
-
-    def forward(self: LetterHead, model: Any, ids: Any, cache: Any) -> Any:
-        order.append("forward")
-        return plain(self, model, ids, cache)
-
-    monkeypatch.setattr(LetterHead, "forward", forward)
+    order = recorded_forwards(monkeypatch)
     forget(engine)
     gate = Gate(engine)
     order.clear()
@@ -146,14 +152,7 @@ def test_callers_who_vanished_cost_a_living_one_no_step_of_chat(engine: Engine) 
 
 def test_batch_decision_has_a_step_for_a_few_tokens_of_a_chat(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chat is interactive: four of its tokens come between two forwards of a batch decision."""
-    order: list[str] = []
-    plain = LetterHead.forward
-
-    def forward(self: LetterHead, model: Any, ids: Any, cache: Any) -> Any:
-        order.append("forward")
-        return plain(self, model, ids, cache)
-
-    monkeypatch.setattr(LetterHead, "forward", forward)
+    order = recorded_forwards(monkeypatch)
     forget(engine)
     gate = Gate(engine)
     order.clear()

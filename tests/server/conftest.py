@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
+import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from letterwise.v1 import chat_pb2_grpc, decision_pb2_grpc
@@ -18,6 +19,9 @@ from letterwise_service.server.app import App
 from letterwise_service.server.tracing import Tracing
 
 from .scripted import ScriptedEngine
+
+if TYPE_CHECKING:
+    from .web import Web
 
 
 @dataclass
@@ -105,3 +109,19 @@ async def server(engine: ScriptedEngine) -> AsyncIterator[Running]:
     await asyncio.wait_for(running.ready.wait(), 5)
     yield running
     await shut(running)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_web() -> AsyncIterator[Web]:
+    """One server of both doors for all tests of a file."""
+    from .web import opened  # which is made of what stands here
+
+    async with opened(small_engine()) as web:
+        yield web
+
+
+@pytest.fixture
+def web(shared_web: Web) -> Iterator[Web]:
+    """The file's server, its engine as new for each test that leaves it running."""
+    yield shared_web
+    shared_web.reset()

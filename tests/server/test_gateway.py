@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from letterwise import jev as client_jev
@@ -24,19 +22,6 @@ from .test_lifetime import submitted
 from .web import TICKET, Web, opened, ticket, told
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[Web]:
-    async with opened(small_engine()) as web:
-        yield web
-
-
-@pytest.fixture
-def web(shared: Web) -> Iterator[Web]:
-    """One server for all tests of this file, its engine as new for each."""
-    yield shared
-    shared.reset()
 
 
 async def test_decision_is_the_one_that_grpc_gives(web: Web) -> None:

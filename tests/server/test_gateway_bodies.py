@@ -6,35 +6,20 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
-import pytest_asyncio
 from backports import zstd
 
 from letterwise_service.server import http_bodies
 
-from .conftest import small_engine
-from .web import TICKET, Web, opened, told
+from .web import TICKET, Web, told
 
 LIMIT = 2**20  # of the servers of these tests
 PLAIN = json.dumps(TICKET).encode()
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[Web]:
-    async with opened(small_engine()) as web:
-        yield web
-
-
-@pytest.fixture
-def web(shared: Web) -> Iterator[Web]:
-    """One server for all tests of this file, its engine as new for each."""
-    yield shared
-    shared.reset()
 
 
 PACKED: list[tuple[str, Callable[[bytes], bytes]]] = [

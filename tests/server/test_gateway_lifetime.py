@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -18,7 +18,7 @@ from letterwise_service.server import http_server
 from letterwise_service.server.app import App
 from letterwise_service.server.listening import PortUnavailable
 
-from .conftest import launch, shut, small_engine
+from .conftest import launch, shut
 from .real import free_port
 from .scripted import ScriptedEngine
 from .test_lifetime import stopped, submitted
@@ -29,19 +29,6 @@ HEAD = f"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[Web]:
-    async with opened(small_engine()) as web:
-        yield web
-
-
-@pytest.fixture
-def web(shared: Web) -> Iterator[Web]:
-    """One server for the tests of this file that leave it running, its engine as new for each."""
-    yield shared
-    shared.reset()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

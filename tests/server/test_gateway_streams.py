@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from letterwise.v1 import decision_pb2 as pb
 from letterwise_service import errors
 
-from .conftest import small_engine
 from .test_lifetime import stopped, submitted
-from .web import TICKET, Web, opened, ticket, told
+from .web import TICKET, Web, ticket, told
 
 EVENTS = {"accept": "text/event-stream"}
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[Web]:
-    async with opened(small_engine()) as web:
-        yield web
-
-
-@pytest.fixture
-def web(shared: Web) -> Iterator[Web]:
-    """One server for all tests of this file, its engine as new for each."""
-    yield shared
-    shared.reset()
 
 
 async def events_of(reply: httpx.Response) -> list[tuple[str, dict[str, Any]]]:
