@@ -11,18 +11,17 @@ import contextlib
 import random
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from letterwise import AsyncClient, Choice, Noul, Score
 from letterwise import Decision as Reply
-from letterwise_service.config import EngineConfig, ServerConfig
-from letterwise_service.engine.events import ModelInfo
+from letterwise_service.config import EngineConfig
 from letterwise_service.engine.thread import Engine
-from letterwise_service.server.app import App
 
 from . import workload
-from .claims import Numbers, on_engine
+from .claims import Numbers
+from .leftovers import bare, forget
+from .serving import served
 
 _VANISH, _CHATS = 1 / 3, 1 / 8
 _STATES = 24
@@ -56,23 +55,16 @@ def vanishing(callers: int, seconds: int) -> Numbers:
 
 async def _vanishing(callers: int, seconds: int) -> Numbers:
     config = EngineConfig(job_deadline_seconds=_PATIENCE_SECONDS)
-    engine, served = Engine(config), asyncio.Event()
-    app = App(engine, config, ServerConfig(port=0, http_port=0))
-    await app.start()
-    running = asyncio.create_task(app.run(partial(_announce, served)))
-    await served.wait()
-    target, counts = f"127.0.0.1:{app.port}", _Counts()
-    try:
+    engine, counts = Engine(config), _Counts()
+    async with served(engine, config, http_port=0) as app:
+        target = f"127.0.0.1:{app.port}"
         await _round(target, counts, 4, 5.0)  # buffers, kernels, pools
-        before = await _arrays_bytes(engine)
+        before = await bare(engine)
         await _round(target, counts, callers, float(seconds))
-        after = await _arrays_bytes(engine)
+        after = await bare(engine)
         wrong, compared = await _compare(target, engine, counts)
         left = len(engine._queue) + len(engine._line)
         await asyncio.to_thread(engine.check_store)
-    finally:
-        app.stop()
-        await running
     return {
         "callers": callers,
         "seconds": seconds,
@@ -84,12 +76,8 @@ async def _vanishing(callers: int, seconds: int) -> Numbers:
         "compared": compared,
         "wrong": wrong,
         "left_running": left,
-        "arrays_growth": after / before,
+        "arrays_growth": after.arrays_bytes / before.arrays_bytes,
     }
-
-
-def _announce(served: asyncio.Event, _: ModelInfo) -> None:
-    served.set()
 
 
 async def _round(target: str, counts: _Counts, callers: int, seconds: float) -> None:
@@ -143,30 +131,8 @@ async def _compare(target: str, engine: Engine, counts: _Counts, most: int = 40)
     cases = random.Random(1).sample(sorted(counts.answers), min(most, len(counts.answers)))
     async with AsyncClient(target, timeout_seconds=_PATIENCE_SECONDS) as client:
         for case in cases:
-            await asyncio.to_thread(on_engine, engine, partial(_clear, engine))
+            await forget(engine)
             cold = await _ask(client, case)
             wrong += sum(one.answers != cold.answers for one in counts.answers[case])
             compared += len(counts.answers[case])
     return wrong, compared
-
-
-async def _arrays_bytes(engine: Engine) -> int:
-    """Bytes of every array once nothing runs and nothing is kept: the model, and what has leaked."""
-    while not await asyncio.to_thread(engine.wait_idle, 1.0):
-        pass
-    return await asyncio.to_thread(on_engine, engine, partial(_counted_bytes, engine))
-
-
-def _counted_bytes(engine: Engine) -> int:
-    from letterwise_service.engine.backend import mx
-
-    _clear(engine)
-    return int(mx.get_active_memory())
-
-
-def _clear(engine: Engine) -> None:
-    """Forget every kept prefix and every prompt that chat keeps."""
-    assert engine._served is not None
-    assert engine._lane is not None
-    engine._served.store.clear()
-    engine._lane._kept.clear()

@@ -26,7 +26,6 @@ from letterwise import AsyncClient, Client, LetterwiseError, Noul
 from . import workload
 from .claims import Bench, Claim, Numbers
 from .raw_http import Connection, TornOff
-from .serving import free_port
 
 _ASKED = {"late": Noul("Is it late?")}
 _QUESTIONS = {"late": {"type": "noul", "instructions": "Is it late?"}}
@@ -202,6 +201,7 @@ def _answered_by(log: str) -> int:
 def _server(folder: Path) -> Any:
     """A warm server on the embedded model, its HTTP port open."""
     from tests.live.processes import Server
+    from tests.server.real import free_port
 
     return Server(folder, "--http-port", str(free_port()))
 

@@ -6,19 +6,19 @@ On the event loop that calls. Knows nothing of what is asked of it.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from letterwise_service.config import EngineConfig, ServerConfig
 from letterwise_service.server.app import App
+from tests.server.real import free_port
 
 
 @asynccontextmanager
 async def served(engine: Any, config: EngineConfig, **settings: Any) -> AsyncIterator[App]:
     """A warm server on free ports, drained at the block's end. Raises what keeps the model from loading."""
-    app = App(engine, config, ServerConfig(port=0, http_port=free_port(), **settings))
+    app = App(engine, config, ServerConfig(**{"port": 0, "http_port": free_port(), **settings}))
     await app.start()
     ready = asyncio.Event()
     ended = asyncio.create_task(app.run(lambda model: ready.set()))
@@ -32,10 +32,3 @@ async def served(engine: Any, config: EngineConfig, **settings: Any) -> AsyncIte
     finally:
         app.stop()
         await asyncio.wait([ended])
-
-
-def free_port() -> int:
-    """A port of this machine that nobody had a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -24,6 +24,7 @@ from letterwise_service.engine.thread import Engine
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option
 
 from .claims import Bench, Claim, Numbers, Waiting, embedded, serving
+from .leftovers import arrays_bytes, resident_bytes
 
 LATE = Noul("late", "Does the first customer complain about a late delivery?")
 WHICH = Choice("which", "Which team has the most to do?", tuple(Option(f"team {i}") for i in range(5)))
@@ -160,7 +161,7 @@ def long_run(architecture: str, decisions: int, states: int, budget_bytes: int) 
                 compared += 1
                 wrong += flight[-1].answers != answers(cold, chosen[-1])
                 resident.append(resident_bytes())
-                active.append(active_bytes())
+                active.append(arrays_bytes())
             done += len(flight)
         info = engine.check_store()
     return {
@@ -206,17 +207,6 @@ def growth(samples: list[int]) -> float:
     settled = samples[len(samples) // 5 :] or samples
     third = max(1, len(settled) // 3)
     return statistics.median(settled[-third:]) / statistics.median(settled[:third])
-
-
-def active_bytes() -> int:
-    """Bytes of every array that MLX holds: the models, the stores, what jobs compute."""
-    from letterwise_service.engine.backend import mx
-
-    return int(mx.get_active_memory())
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 CLAIMS: dict[str, Claim] = {
