@@ -24,6 +24,10 @@ def queued(jobs: list[Job], max_jobs: int = 100, max_tokens: int = 10_000) -> Jo
     return queue
 
 
+def turns(queue: JobQueue, count: int) -> list[tuple[Job, bool] | None]:
+    return [queue.turn(wait=False) for _ in range(count)]
+
+
 def run(queue: JobQueue, one: Job, seconds: float, *, completed: bool = True) -> None:
     """One job's whole life, `seconds` long by its own account."""
     queue.put(one)

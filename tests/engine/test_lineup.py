@@ -4,33 +4,58 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from letterwise_service.engine.jobs import Job
 from letterwise_service.engine.lineup import RUNNING_JOBS, JobQueue
 from letterwise_service.engine.steptime import StepTime
 from letterwise_service.errors import DeadlineExceeded, Draining, EngineDown, QueueFull
-from tests.engine.lines import job, queued, run
+from tests.engine.lines import job, queued, run, turns
 
 
 def test_turns_go_round() -> None:
     """New jobs start at once, in the order in which they came; then each gets its step in turn."""
     jobs = [job() for _ in range(3)]
     queue = queued(jobs)
-    assert [queue.turn(wait=False) for _ in range(3)] == [(one, True) for one in jobs]
-    assert [queue.turn(wait=False) for _ in range(6)] == [(one, False) for one in [*jobs, *jobs]]
+    assert turns(queue, 3) == [(one, True) for one in jobs]
+    assert turns(queue, 6) == [(one, False) for one in [*jobs, *jobs]]
     queue.remove(jobs[1])
-    assert [queue.turn(wait=False) for _ in range(4)] == [(jobs[i], False) for i in (0, 2, 0, 2)]
+    assert turns(queue, 4) == [(jobs[i], False) for i in (0, 2, 0, 2)]
 
 
 def test_few_jobs_run_at_once() -> None:
     """The ninth waits until one of the eight has ended."""
     jobs = [job() for _ in range(RUNNING_JOBS + 1)]
     queue = queued(jobs)
-    assert [queue.turn(wait=False) for _ in range(9)] == [*((one, True) for one in jobs[:8]), (jobs[0], False)]
+    assert turns(queue, 9) == [*((one, True) for one in jobs[:8]), (jobs[0], False)]
     queue.remove(jobs[3])
-    assert queue.turn(wait=False) == (jobs[8], True)
+    assert turns(queue, 8) == [*((jobs[i], False) for i in (1, 2, 4, 5, 6, 7, 0)), (jobs[8], True)]
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=60), st.integers(0, 40))
+def test_nobody_waits_more_than_a_turn(steps: list[int], at_first: int) -> None:
+    """Jobs of one step and jobs of many, and a new one whenever one ends: each running job has every eighth turn."""
+    left = {job(): count for count in steps}
+    coming = deque(left)
+    queue, last = JobQueue(100, 10_000), dict.fromkeys(left, 0)
+    for _ in range(min(at_first, len(left))):
+        queue.put(coming.popleft())
+    for now in count(1):
+        if coming and len(queue) <= RUNNING_JOBS:
+            queue.put(coming.popleft())
+        if (turn := queue.turn(wait=False)) is None:
+            break
+        one, first = turn
+        assert first or now - last[one] <= RUNNING_JOBS
+        last[one], left[one] = now, left[one] - 1
+        if not left[one]:
+            queue.remove(one)
+    assert set(left.values()) == {0}
 
 
 def test_jobs_of_callers_who_left_go_first() -> None:

@@ -1,8 +1,9 @@
 """Where admitted jobs wait, bounded by jobs and by tokens, and the turns that running ones take.
 
 Shared between threads, under one lock; `turn` is the engine thread's. A few jobs run at once, each holding its prefix;
-they take turns of one step, so none waits more than its turn, whatever the size of the others. Batch jobs have places
-of their own and get turns only while no interactive job could use one. Knows nothing of what a job does.
+they take turns of one step, and whoever takes a place goes to the end of the line, so none waits more than its turn,
+whatever the size of the others and however many come. Batch jobs have places of their own and get turns only while no
+interactive job could use one. Knows nothing of what a job does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class _Class:
     def __init__(self, max_jobs: int, max_tokens: int, places: int) -> None:
         self.waiting: deque[Job] = deque()
         self.running: deque[Job] = deque()
+        self.fresh: set[Job] = set()  # those of the running that have had no turn yet
         self.tokens = 0
         self.rate = 0.0  # prompt tokens a second, smoothed
         self._max_jobs, self._max_tokens, self._places = max_jobs, max_tokens, places
@@ -41,9 +43,29 @@ class _Class:
         """Whether a job of so many tokens may wait; one that is larger than the bound may when it is alone."""
         return self.jobs < self._max_jobs and (not self.tokens or self.tokens + tokens <= self._max_tokens)
 
-    def leaving(self) -> Job | None:
-        """The job that has waited longest, if there is a place for it among the running."""
-        return self.waiting[0] if self.waiting and len(self.running) < self._places else None
+    def seat(self) -> bool:
+        """Give those that have waited longest the places that are free; whether there was one to give and to take."""
+        seats = min(self._places - len(self.running), len(self.waiting))
+        for _ in range(seats):
+            self.take_in(self.waiting[0])
+        return seats > 0
+
+    def take_in(self, job: Job) -> None:
+        """From the queue to the end of the running ones' line."""
+        self.waiting.remove(job)
+        self.running.append(job)
+        self.fresh.add(job)
+
+    def is_first(self, job: Job) -> bool:
+        """Whether this turn is the job's first; it is no more afterwards."""
+        first = job in self.fresh
+        self.fresh.discard(job)
+        return first
+
+    def clear(self) -> None:
+        for jobs in (self.waiting, self.running, self.fresh):
+            jobs.clear()
+        self.tokens = 0
 
     def rotate(self) -> Job | None:
         """The next running job that a step would help, at the end of the line from now on."""
@@ -55,6 +77,7 @@ class _Class:
 
     def remove(self, job: Job) -> None:
         self.running.remove(job)
+        self.fresh.discard(job)
         self.tokens -= _size(job)
         if job.completed:
             self._learn_rate(job)
@@ -103,13 +126,8 @@ class JobQueue:
             while wait and not self._jobs() and not self._nudged and self._refusal is not EngineDown:
                 self._changed.wait()
             self._nudged = False
-            if (job := self._leaving(batch=batch)) is not None:
-                own = self._class_of(job)
-                own.waiting.remove(job)
-                own.running.append(job)
-                self._tell()
-                return job, True
-            return None if (job := self._running(batch=batch)) is None else (job, False)
+            job = self._gone() or self._running(batch=batch)
+            return None if job is None else (job, self._class_of(job).is_first(job))
 
     def remove(self, job: Job) -> None:
         """The job has ended."""
@@ -136,9 +154,7 @@ class JobQueue:
             jobs: list[Job] = []
             for own in self._classes():
                 jobs += [*own.running, *own.waiting]
-                own.running.clear()
-                own.waiting.clear()
-                own.tokens = 0
+                own.clear()
             self._tell()
             return jobs
 
@@ -163,35 +179,41 @@ class JobQueue:
             return True
         return self._jobs() < self._max_jobs and tokens + _size(job) <= self._max_tokens
 
-    def _leaving(self, *, batch: bool) -> Job | None:
-        """The job that leaves the queue now; one whose caller is gone does at once, to end and make its place free."""
+    def _gone(self) -> Job | None:
+        """A job in the queue whose caller is gone: it leaves at once, to end and make its place free."""
         for own in self._classes():
             if (gone := next((job for job in own.waiting if job.gone), None)) is not None:
+                own.take_in(gone)
+                self._tell()
                 return gone
-        if (job := self._interactive.leaving()) is not None:
-            return job
-        job = self._batch.leaving() if batch else None
-        if job is None or not all(other.blocked for other in self._interactive.running) or self._blocking():
-            return None
-        return job
+        return None
 
     def _running(self, *, batch: bool) -> Job | None:
         """The running job whose turn it is. A batch job that keeps an interactive one waiting goes before others."""
+        self._seat(self._interactive)
         if (job := self._interactive.rotate()) is not None:
             return job
         if blocking := self._blocking():
             return blocking[0]
-        if batch and (job := self._batch.rotate()) is not None:
-            return job
+        if batch:
+            self._seat(self._batch)
+            if (job := self._batch.rotate()) is not None:
+                return job
         running = self._interactive.running or (self._batch.running if batch else ())
         return running[0] if running else None  # each waits for another, which cannot be: let it see for itself
+
+    def _seat(self, own: _Class) -> None:
+        if own.seat():
+            self._tell()
 
     def _blocking(self) -> list[Job]:
         """The batch jobs that read a prefix for which interactive ones wait."""
         return [
             job
             for job in self._batch.running
-            if not job.blocked and any(waiting.shares_prefix(job) for waiting in self._interactive.running)
+            if job not in self._batch.fresh
+            and not job.blocked
+            and any(waiting.shares_prefix(job) for waiting in self._interactive.running)
         ]
 
     def _jobs(self) -> int:
