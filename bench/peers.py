@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from letterwise_service.engine import embedded
+from letterwise_service.engine.models import embedded
 
 from .contenders import Entry, Missing, without_folders
 
@@ -97,7 +97,7 @@ def _write_folder(place: Path) -> None:
     from mlx.utils import tree_flatten
 
     from letterwise_service.engine.backend import mx, open_backend
-    from letterwise_service.engine.loading import DEMO, load
+    from letterwise_service.engine.models.loading import DEMO, load
 
     open_backend(1)
     loaded = load(DEMO)

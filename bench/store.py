@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from letterwise_service.engine.events import Completed
-from letterwise_service.engine.packing import FORWARD_TOKENS
+from letterwise_service.engine.reading.packing import FORWARD_TOKENS
 from letterwise_service.engine.thread import Engine
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option
 

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from letterwise_service.engine.events import ChatEvent, ChatFinished, ChatText, Failed
-from letterwise_service.engine.packing import FORWARD_TOKENS
-from letterwise_service.engine.reader import Work
+from letterwise_service.engine.reading.packing import FORWARD_TOKENS
+from letterwise_service.engine.reading.reader import Work
 from letterwise_service.engine.thread import Engine
 from letterwise_service.method.chat import ChatMessage, ChatRequest
 

@@ -15,7 +15,7 @@ from letterwise_service.method.decision import Decision
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option, Question, Score
 
 if TYPE_CHECKING:
-    from letterwise_service.engine.tokens import PromptTokens
+    from letterwise_service.engine.prompts.tokens import PromptTokens
 
 # Log entries of a state of about 700 tokens, header included.
 ENTRIES = 24
@@ -139,10 +139,10 @@ def ids(asked: DecisionRequest, tokens: PromptTokens, style: str) -> Ids:
 
 def demo_tokens() -> PromptTokens:
     """The embedded model's tokenizer, without its weights."""
-    from letterwise_service.engine import embedded
-    from letterwise_service.engine.gguf import GgufFile
-    from letterwise_service.engine.gguf_tokenizer import tokenizer_of
-    from letterwise_service.engine.tokens import PromptTokens
+    from letterwise_service.engine.models import embedded
+    from letterwise_service.engine.models.gguf import GgufFile
+    from letterwise_service.engine.models.gguf_tokenizer import tokenizer_of
+    from letterwise_service.engine.prompts.tokens import PromptTokens
 
     return PromptTokens(tokenizer_of(GgufFile(embedded.fetch())))
 

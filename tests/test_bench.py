@@ -13,9 +13,9 @@ import pytest
 from bench import chart, decisions, doors, growth, lineup, report, store, traffic, workload
 from bench.__main__ import BENCHES
 from bench.contenders import Contender, Entry, Missing
-from letterwise_service.engine import embedded
-from letterwise_service.engine.packing import FORWARD_TOKENS
-from letterwise_service.engine.tokens import PromptTokens
+from letterwise_service.engine.models import embedded
+from letterwise_service.engine.prompts.tokens import PromptTokens
+from letterwise_service.engine.reading.packing import FORWARD_TOKENS
 from letterwise_service.method.decision import Decision
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Score
 

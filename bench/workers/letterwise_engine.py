@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 
 from letterwise_service.config import EngineConfig
 from letterwise_service.engine.events import Completed, Diagnostics, Event, Failed
-from letterwise_service.engine.reader import Reader, TailScores
+from letterwise_service.engine.reading.reader import Reader, TailScores
 from letterwise_service.engine.thread import Engine
 from letterwise_service.method.request import DecisionRequest
 

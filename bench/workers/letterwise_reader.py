@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from letterwise_service.config import EngineConfig
-from letterwise_service.engine import packing
-from letterwise_service.engine import reader as reading
-from letterwise_service.engine.probe import drain
-from letterwise_service.engine.reader import Reader, Work
-from letterwise_service.engine.views import Cache
+from letterwise_service.engine.reading import packing
+from letterwise_service.engine.reading import reader as reading
+from letterwise_service.engine.reading.probe import drain
+from letterwise_service.engine.reading.reader import Reader, Work
+from letterwise_service.engine.reading.views import Cache
 from letterwise_service.engine.warm import warm
 
 from . import parts, products

@@ -15,7 +15,7 @@ from typing import Any
 
 from letterwise_service.engine import prepared
 from letterwise_service.engine.backend import caches, mx, open_backend
-from letterwise_service.engine.loading import DEMO, load
+from letterwise_service.engine.models.loading import DEMO, load
 
 from mlx_lm.generate import generate_step  # isort: skip - backend first
 

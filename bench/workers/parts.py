@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from letterwise_service.engine.backend import mx
-from letterwise_service.engine.kernels import forget_shared
-from letterwise_service.engine.reader import Reader
-from letterwise_service.engine.views import Cache
+from letterwise_service.engine.reading.kernels import forget_shared
+from letterwise_service.engine.reading.reader import Reader
+from letterwise_service.engine.reading.views import Cache
 
 from . import products
 

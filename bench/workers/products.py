@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from letterwise_service.engine.backend import mx, nn
-from letterwise_service.engine.packing import FORWARD_TOKENS, plan_forwards
-from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.reading.packing import FORWARD_TOKENS, plan_forwards
+from letterwise_service.engine.reading.reader import Reader
 
 _HEAD_ROWS = 16  # positions of one product with the head
 

@@ -240,7 +240,7 @@ def _have(model: str) -> Path | None:
     """Fetches the embedded model when that is what is served and it is not here yet, with a bar on a terminal."""
     if model != "demo":
         return None
-    from .engine import embedded
+    from .engine.models import embedded
 
     with fetching.bar() as progress:
         return embedded.fetch(progress)

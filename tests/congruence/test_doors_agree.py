@@ -28,7 +28,7 @@ from letterwise_service.method.dependencies import answer_names
 from letterwise_service.method.jev import parse_body
 from letterwise_service.server.app import App
 
-from ..engine.adapter_files import adapter_folder, matrices, modules
+from ..engine.models.adapter_files import adapter_folder, matrices, modules
 from ..server.real import free_port
 from ..server.test_gateway_streams import parsed
 from ..tiny import tiny_folder, tiny_model

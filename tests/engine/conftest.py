@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from letterwise_service.config import EngineConfig
-from letterwise_service.engine import kernels
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.events import Answered, Completed, Event, Failed, WasSkipped
-from letterwise_service.engine.head import LetterHead
-from letterwise_service.engine.packing import FORWARD_TOKENS
-from letterwise_service.engine.probe import drain, find_manner
-from letterwise_service.engine.reader import Reader, TailScores, Work
+from letterwise_service.engine.reading import kernels
+from letterwise_service.engine.reading.head import LetterHead
+from letterwise_service.engine.reading.packing import FORWARD_TOKENS
+from letterwise_service.engine.reading.probe import drain, find_manner
+from letterwise_service.engine.reading.reader import Reader, TailScores, Work
 from letterwise_service.engine.steps import Served
 from letterwise_service.engine.thread import Engine
 from letterwise_service.errors import LetterwiseError

@@ -9,10 +9,10 @@ from typing import Any
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.budgets import Admission, Budgets
 from letterwise_service.engine.jobs import Job
-from letterwise_service.engine.prefixes import PrefixStore
-from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.prompts.tokens import PromptTokens
+from letterwise_service.engine.reading.reader import Reader
 from letterwise_service.engine.steps import Served
-from letterwise_service.engine.tokens import PromptTokens
+from letterwise_service.engine.store.prefixes import PrefixStore
 from letterwise_service.method.answers import Answer, Skipped
 from letterwise_service.method.request import INTERACTIVE, Choice, DecisionRequest, Noul, Option, Question, Score
 from tests.engine.conftest import Heard

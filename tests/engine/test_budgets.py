@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from letterwise_service.engine.budgets import Admission, Budgets, Permit, tail_ids
-from letterwise_service.engine.tokens import PromptTokens
+from letterwise_service.engine.prompts.tokens import PromptTokens
 from letterwise_service.errors import TooLong
 from letterwise_service.method.decision import Decision, Reading
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option, Question, Score

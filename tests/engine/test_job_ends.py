@@ -11,10 +11,10 @@ import pytest
 
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.events import Answered, Completed, Failed
-from letterwise_service.engine.packing import FORWARD_TOKENS
-from letterwise_service.engine.prefixes import PrefixStore
-from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.reading.packing import FORWARD_TOKENS
+from letterwise_service.engine.reading.reader import Reader
 from letterwise_service.engine.steps import Served
+from letterwise_service.engine.store.prefixes import PrefixStore
 from letterwise_service.errors import Cancelled, DeadlineExceeded, LetterwiseError, ReadFailed
 from letterwise_service.method.request import Choice, Option
 from tests.engine.conftest import found_reader

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from letterwise_service.engine import kernels
 from letterwise_service.engine.events import Accepted, Answered, Completed, PrefixProgress, WasSkipped
-from letterwise_service.engine.packing import FORWARD_TOKENS
+from letterwise_service.engine.reading import kernels
+from letterwise_service.engine.reading.packing import FORWARD_TOKENS
 from letterwise_service.engine.steps import Served
 from letterwise_service.method.answers import ChoiceAnswer, Skipped
 from letterwise_service.method.calibration import calibrated_yes, letter_probabilities

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from letterwise_service.engine import headroom, views
+from letterwise_service.engine import headroom
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.memory import available_bytes
-from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.reading import views
+from letterwise_service.engine.reading.reader import Reader
 from letterwise_service.engine.steps import Served
 from letterwise_service.engine.thread import Engine
 from letterwise_service.errors import OutOfMemory

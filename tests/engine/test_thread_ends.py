@@ -16,11 +16,11 @@ import pytest
 from letterwise_service.config import EngineConfig
 from letterwise_service.engine import thread as thread_module
 from letterwise_service.engine.budgets import Permit
-from letterwise_service.engine.chat import ChatLane
+from letterwise_service.engine.chat.lane import ChatLane
 from letterwise_service.engine.events import ChatFinished, Completed, Failed
 from letterwise_service.engine.jobs import Job
 from letterwise_service.engine.lineup import JobQueue
-from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.reading.reader import Reader
 from letterwise_service.engine.thread import Engine
 from letterwise_service.errors import (
     EngineDown,

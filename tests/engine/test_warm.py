@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from letterwise_service.config import EngineConfig
-from letterwise_service.engine import kernels
 from letterwise_service.engine import warm as warm_module
 from letterwise_service.engine.budgets import Budgets
+from letterwise_service.engine.reading import kernels
 from letterwise_service.engine.warm import Warmed, warm
 from letterwise_service.errors import LoadFailed, ModelUnsuitable
 from tests.tiny import tiny_folder
@@ -83,7 +83,7 @@ def test_budgets_follow_context_and_memory(warmed: Warm, monkeypatch: pytest.Mon
 def test_unknown_memory_is_guessed(warmed: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the machine does not say what is free, two gibibytes are taken for it."""
     monkeypatch.setattr(warm_module, "available_bytes", lambda: None)
-    monkeypatch.setattr("letterwise_service.engine.loading.available_bytes", lambda: None)
+    monkeypatch.setattr("letterwise_service.engine.models.loading.available_bytes", lambda: None)
     one = warmed()
     assert one.served is not None
     assert one.served.store.describe().budget_bytes == 1 << 29

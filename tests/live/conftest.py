@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from letterwise import Client
-from letterwise_service.engine import embedded
+from letterwise_service.engine.models import embedded
 
 from . import material
 from .judging import Judge

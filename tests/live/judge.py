@@ -23,8 +23,8 @@ import numpy as np
 from gguf import GGUFReader, dequantize
 from mlx_lm.models import cache, llama
 
-from letterwise_service.engine.gguf import GgufFile
-from letterwise_service.engine.gguf_tokenizer import tokenizer_of
+from letterwise_service.engine.models.gguf import GgufFile
+from letterwise_service.engine.models.gguf_tokenizer import tokenizer_of
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 # A prompt of more than LONG_TOKENS is read as mlx-lm itself reads long ones, in chunks through its own cache: stock

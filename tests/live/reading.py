@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from letterwise_service.config import EngineConfig
-from letterwise_service.engine.probe import drain
-from letterwise_service.engine.reader import TailScores, Work
+from letterwise_service.engine.reading.probe import drain
+from letterwise_service.engine.reading.reader import TailScores, Work
 from letterwise_service.engine.warm import warm
 from letterwise_service.method.decision import Decision
 from letterwise_service.method.request import DecisionRequest

@@ -22,9 +22,9 @@ import pytest
 from bench import doors
 from bench.serving import free_port
 from letterwise import Client, Decision, LetterwiseError, Retry
-from letterwise_service.engine import embedded
+from letterwise_service.engine.models import embedded
 
-from ..engine.test_embedded import wheel
+from ..engine.models.test_embedded import wheel
 from ..tiny import tiny_folder
 from . import material
 from .processes import COMMAND, Server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from letterwise_service.engine.reader import TailScores
+from letterwise_service.engine.reading.reader import TailScores
 from letterwise_service.method.decision import Decision
 from letterwise_service.method.request import DecisionRequest
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import letterwise
-from letterwise_service.engine.gguf import GgufFile
-from letterwise_service.engine.gguf_tokenizer import tokenizer_of
-from letterwise_service.engine.tokens import PromptTokens
+from letterwise_service.engine.models.gguf import GgufFile
+from letterwise_service.engine.models.gguf_tokenizer import tokenizer_of
+from letterwise_service.engine.prompts.tokens import PromptTokens
 from letterwise_service.method import answers
 from letterwise_service.method.decision import Decision
 

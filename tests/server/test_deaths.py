@@ -13,8 +13,8 @@ import pytest
 
 from letterwise.v1 import chat_pb2
 from letterwise.v1 import decision_pb2 as pb
-from letterwise_service.engine.chat import ChatLane
-from letterwise_service.engine.reader import Reader
+from letterwise_service.engine.chat.lane import ChatLane
+from letterwise_service.engine.reading.reader import Reader
 from tests.engine.engines import Gate
 from tests.tiny import tiny_folder
 

@@ -14,8 +14,8 @@ from ..errors import InvalidRequest, TooLong, Violation
 from ..method.decision import bound_passes, count_passes
 from ..method.prompt import state_message
 from ..method.request import INTERACTIVE, Adapter, DecisionRequest, Json
-from .packing import FORWARD_TOKENS
-from .tokens import Encoded, PromptTokens, common_start
+from .prompts.tokens import Encoded, PromptTokens, common_start
+from .reading.packing import FORWARD_TOKENS
 
 Ids: TypeAlias = tuple[int, ...]
 # More bytes to a token than real text has, so that a text past it is refused unread: tokenising is work, too.

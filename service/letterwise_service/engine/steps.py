@@ -17,15 +17,15 @@ from ..method.answers import Skipped
 from ..method.decision import Decision, Outcome, Pass, Reading
 from ..method.prompt import PROMPT_FORMAT_VERSION
 from ..method.request import Adapter
-from .adapters import Adapters
 from .budgets import Ids, Permit, tail_ids
 from .events import Accepted, Answered, Completed, Diagnostics, Listener, PrefixInfo, PrefixProgress, WasSkipped
-from .prefixes import PrefixStore
-from .reader import Manner, Reader, TailScores, Work
-from .shelf import Lease
+from .models.adapters import Adapters
+from .prompts.tokens import PromptTokens
+from .reading.reader import Manner, Reader, TailScores, Work
+from .reading.views import Cache
 from .steptime import StepTime
-from .tokens import PromptTokens
-from .views import Cache
+from .store.prefixes import PrefixStore
+from .store.shelf import Lease
 
 # Prompts that a job may tokenise on the engine thread in one turn.
 _TOKENISED_A_TURN = 8

@@ -23,13 +23,13 @@ from ..errors import Draining, EngineDown, LetterwiseError, LoadFailed, ModelUns
 from ..method.chat import ChatRequest
 from ..method.request import INTERACTIVE, Adapter, DecisionRequest, Json
 from .budgets import Admission, Permit
-from .chat import ChatLane
-from .conversation import ChatAdmission, ChatPermit
+from .chat.conversation import ChatAdmission, ChatPermit
+from .chat.lane import ChatLane
+from .chat.rows import ChatLine, ChatRow
 from .errands import Errands
 from .events import ChatListener, Listener, ModelInfo, StoreInfo
 from .jobs import Job
 from .lineup import JobQueue
-from .rows import ChatLine, ChatRow
 from .steps import Served
 from .steptime import StepTime
 

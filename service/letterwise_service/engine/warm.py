@@ -17,21 +17,21 @@ from ..config import EngineConfig
 from ..errors import LoadFailed, ModelUnsuitable
 from ..method.prompt import PROMPT_FORMAT_VERSION, resolve_style
 from ..method.request import Adapter
-from . import kernels, views
-from .adapters import Adapters
 from .backend import Backend, caches, mx, open_backend
 from .blas import INSTALL, NONE
 from .budgets import Admission, Budgets
-from .chat_warm import WarmedChat, warm_chat
+from .chat.warm import WarmedChat, warm_chat
 from .events import ModelInfo
-from .loading import LoadedModel, load
 from .memory import available_bytes
-from .packing import FORWARD_TOKENS
-from .prefixes import CHECKPOINT, EXACT, OFF, UNSUPPORTED, PrefixStore
-from .probe import drain, find_manner, rows_apart
-from .reader import READER_VERSION, Manner, Reader, Work
+from .models.adapters import Adapters
+from .models.loading import LoadedModel, load
+from .prompts.tokens import PromptTokens
+from .reading import kernels, views
+from .reading.packing import FORWARD_TOKENS
+from .reading.probe import drain, find_manner, rows_apart
+from .reading.reader import READER_VERSION, Manner, Reader, Work
 from .steps import Served
-from .tokens import PromptTokens
+from .store.prefixes import CHECKPOINT, EXACT, OFF, UNSUPPORTED, PrefixStore
 
 _log = logging.getLogger(__name__)
 _PROBE = "State:\nA parcel of books arrived two days late, and its box was open.\n\nQuestion: Was the parcel late?"

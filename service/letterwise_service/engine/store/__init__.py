@@ -1,0 +1,1 @@
+"""Kept prefixes: one store, two tiers, within bounds."""
