@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import grpc
 import grpc.aio
@@ -10,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from letterwise.v1 import info_pb2
+from letterwise.v1.decision_pb2_grpc import DecisionServiceStub
 
 from .conftest import Running
 
@@ -35,3 +37,19 @@ async def test_calls_past_a_connections_bound_wait_for_an_end(server: Running) -
     assert await server.stub.GetInfo(info_pb2.GetInfoRequest(), timeout=5)
     for watch in watches:
         watch.cancel()
+
+
+async def test_calls_that_come_all_at_once_are_all_answered(server: Running) -> None:
+    """Thousands by several connections, more than the event loop has taken up: none is cut off."""
+    async with AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(
+                grpc.aio.insecure_channel(
+                    f"127.0.0.1:{server.app.port}", options=[("grpc.use_local_subchannel_pool", 1)]
+                )
+            )
+            for _ in range(3)
+        ]
+        stubs = [DecisionServiceStub(channel) for channel in channels]
+        calls = [stub.GetInfo(info_pb2.GetInfoRequest()) for stub in stubs for _ in range(900)]
+        await asyncio.gather(*calls)

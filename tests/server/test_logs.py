@@ -79,3 +79,16 @@ def test_json_line_is_an_object_with_the_same_keys(root: logging.Logger) -> None
     assert (told["path"], told["seconds"], told["count"], told["ready"]) == ("a\nb", 0.123456789, 3, True)
     assert (told["odd"], told["where"]) == ("nan", "/")
     assert "SECRET" not in line
+
+
+def test_callers_who_left_during_their_reply_are_no_errors(root: logging.Logger) -> None:
+    """gRPC's own line of it is left out unless the log is at debug; its other lines stay."""
+    logs.quiet_departures()
+    logs.quiet_departures()
+    grpc_log = logging.getLogger("grpc._cython.cygrpc")
+    for level, lines in (("info", 1), ("debug", 2)):
+        stream = io.StringIO()
+        logs.configure(level, stream)
+        grpc_log.error("ExecuteBatchError raised in core by servicer method [%s]", "/x/Decide")
+        grpc_log.error("Unexpected [%s] raised by servicer method [%s]", "ValueError", "/x/Decide")
+        assert len(stream.getvalue().splitlines()) == lines

@@ -26,6 +26,7 @@ from ..calibration_file import Calibrated
 from ..config import EngineConfig, ServerConfig
 from ..engine.events import ModelInfo
 from ..errors import LoadFailed
+from . import logs
 from .bridge import Bridge, Engine, tell
 from .calls import Calls
 from .chat import ChatServicer
@@ -65,6 +66,7 @@ class App:
         self, engine: Engine, engine_config: EngineConfig, server_config: ServerConfig, tracing: Tracing | None = None
     ) -> None:
         """Raises ConfigError for tokens, certificates or a calibration that cannot be used."""
+        logs.quiet_departures()
         self._engine = engine
         self._config = server_config
         self._bridge = Bridge(engine)

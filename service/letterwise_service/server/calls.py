@@ -79,10 +79,11 @@ class Calls:
             try:
                 yield self.warm()
             except Exception as error:  # every failure becomes a status; unknown ones INTERNAL with an id
-                await _refuse(context, error)
+                await refuse(context, error)
 
 
-async def _refuse(context: Context, error: Exception) -> None:
+async def refuse(context: Context, error: Exception) -> None:
+    """Ends an RPC with the error's status."""
     refusal = refusal_of(error)
     status = rpc_status.to_status(refusal.status)
     # `abort` replaces the trailers that were set before, the request id among them.

@@ -16,13 +16,12 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
-from grpc_status import rpc_status
 
 from .. import metrics
-from ..errors import LetterwiseError, MalformedBody, Unauthenticated
+from ..errors import MalformedBody, Unauthenticated
+from .calls import refuse
 from .credentials import Credentials
 from .logs import REQUEST_ID, named
-from .status import refusal_of
 from .tracing import Call, Tracing
 
 _log = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         try:
             self._credentials.check(shown[0] if len(shown) == 1 and isinstance(shown[0], str) else None)
         except Unauthenticated as error:
-            await _refuse(context, error)
+            await refuse(context, error)
 
 
 def _wrapped(handler: _Handler, around: _Around) -> _Handler:
@@ -104,12 +103,7 @@ async def _parsed(handler: _Handler, body: bytes, context: Any) -> Any:
     try:
         return handler.request_deserializer(body)
     except DecodeError:
-        await _refuse(context, MalformedBody("the message is not one that this method takes, or its text is not UTF-8"))
-
-
-async def _refuse(context: Any, error: LetterwiseError) -> None:
-    status = rpc_status.to_status(refusal_of(error).status)
-    await context.abort(status.code, status.details, (*context.trailing_metadata(), *status.trailing_metadata))
+        await refuse(context, MalformedBody("the message is not one that this method takes, or its text is not UTF-8"))
 
 
 @asynccontextmanager

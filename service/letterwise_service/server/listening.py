@@ -17,6 +17,9 @@ from .transport import Certificates
 _METADATA_BYTES = 16 * 1024
 # On one connection, which may be that of a proxy for many callers; more wait at the caller's end.
 _STREAMS = 1024
+# Calls that have come and that the event loop has not taken up yet. Past gRPC's own 1,000 it cuts off some at random,
+# which their callers see as CANCELLED; a loop that is busy for a moment has more than that to take up.
+_UNTAKEN_CALLS = 16 * _STREAMS
 
 
 class PortUnavailable(Exception):
@@ -39,6 +42,8 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", _METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
         ("grpc.max_concurrent_streams", _STREAMS),
+        ("grpc.server.max_pending_requests", _UNTAKEN_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _UNTAKEN_CALLS),
         ("grpc.max_connection_age_grace_ms", round(config.drain_seconds * 1000) + 120_000),
     ]
 

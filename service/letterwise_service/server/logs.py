@@ -63,6 +63,18 @@ def configure(level: str, stream: TextIO = sys.stderr, form: str = "text") -> No
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def quiet_departures() -> None:
+    """A caller that leaves while its reply is being sent is its own affair: gRPC's line of it is no error of ours."""
+    _GRPC.addFilter(_no_departure)  # a filter that is there is not added again
+
+
+_GRPC = logging.getLogger("grpc._cython.cygrpc")
+
+
+def _no_departure(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("ExecuteBatchError raised in core") or _GRPC.isEnabledFor(logging.DEBUG)
+
+
 def _pairs(record: logging.LogRecord) -> dict[str, object]:
     pairs: dict[str, object] = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
