@@ -115,6 +115,20 @@ def test_decide_refuses_a_bad_body_before_any_model(body: str, sentence: str) ->
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_decide_on_a_closed_standard_input_is_one_sentence() -> None:
+    """As a job of a scheduler has it."""
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from letterwise_service.entry import main; sys.exit(main())",
+        "decide",
+        "-",
+    ]
+    closed = 'exec "$0" "$@" <&-'
+    done = subprocess.run(["sh", "-c", closed, *command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "letterwise-service: standard input is closed\n")
+
+
 def test_serve_on_a_taken_port_is_one_sentence() -> None:
     """The port is tried before any model is loaded; the reason is the system's own."""
     with socket.socket() as taken:
@@ -124,7 +138,7 @@ def test_serve_on_a_taken_port_is_one_sentence() -> None:
         done = run("serve", "--port", str(port))
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == f"letterwise-service: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert done.stderr == f"letterwise-service: cannot listen on 127.0.0.1:{port}: Address already in use (--port)\n"
 
 
 REQUEST = DecisionRequest(

@@ -21,7 +21,7 @@ from .channel import DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS, Tls, address, dead
 from .client import Client
 from .conversation import Conversation, Page
 from .display import decision_events, failure_sentence, open_display, shown
-from .errors import InvalidRequest, LetterwiseError
+from .errors import InvalidRequest, LetterwiseError, Unauthenticated
 from .events import Event, gather
 
 TOKEN_VARIABLE = "LETTERWISE_TOKEN"
@@ -75,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as problem:
         return _fail(str(problem), BAD_USAGE)
     except LetterwiseError as problem:
-        return _fail(failure_sentence(problem), SERVICE_FAILED)
+        token = f"; {TOKEN_VARIABLE} holds the token" if isinstance(problem, Unauthenticated) else ""
+        return _fail(failure_sentence(problem) + token, SERVICE_FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has gone: nothing more can be said

@@ -108,7 +108,8 @@ def skip_reason(skipped: Skipped) -> str:
 
 def summary(run: Diagnostics) -> str:
     """How a decision ran, in a line."""
-    work = f"{run.passes} passes, {run.forwards} forwards"
+    orders = f" in {run.orderings} option orders" if run.orderings > 1 else ""
+    work = f"{run.passes} passes{orders}, {run.forwards} forwards"
     tokens = f"{run.prompt_tokens} prompt tokens, {run.prefix.reused_tokens} reused, {run.computed_tokens} computed"
     return f"{work}, {tokens}, {run.total_seconds:.2f} s"
 

@@ -32,6 +32,7 @@ _CONNECTION = (
     ("errors resolving", "the host name cannot be resolved"),
     ("DNS resolution failed", "the host name cannot be resolved"),
     ("Connection refused", "connection refused; is the server running?"),
+    ("Failed parsing HTTP/2", "it does not speak gRPC there; is this its HTTP port?"),
     ("timed out", "the connection timed out"),
     ("unreachable", "no route to the host"),
     ("No route to host", "no route to the host"),
@@ -39,6 +40,8 @@ _CONNECTION = (
     ("recvmsg:", "the connection was lost"),
     ("failed to connect to all addresses", "no connection"),
 )
+# What gRPC says of a message that it does not send, and of a reply that it does not take.
+_TOO_LARGE = re.compile(r"(Sent|Received) message larger than max \((\d+) vs\. (\d+)\)")
 # How gRPC's words for a deadline that passed on this side begin, before the first reply and between two.
 _OWN_DEADLINE = ("deadline exceeded", "stream removed")
 
@@ -60,6 +63,9 @@ class Sent:
         if code == "UNAVAILABLE":
             reason = next((told for sign, told in _CONNECTION if re.search(sign, message)), None)
             return message if reason is None else f"cannot reach {self.target}: {reason}"
+        if large := _TOO_LARGE.search(message):
+            what = "the request has" if large[1] == "Sent" or message.startswith("SERVER") else "the reply has"
+            return f"{what} {int(large[2]):,} bytes, and at most {int(large[3]):,} may be sent"
         if code != "DEADLINE_EXCEEDED":
             return message
         if not message or message.lower().startswith(_OWN_DEADLINE):

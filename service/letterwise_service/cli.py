@@ -263,6 +263,10 @@ def _vectors(flags: argparse.Namespace) -> int:
 
 def _read(file: str) -> bytes:
     try:
-        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        if file != "-":
+            return Path(file).read_bytes()
+        if sys.stdin is None:
+            raise CommandFailed("standard input is closed")
+        return sys.stdin.buffer.read()
     except OSError as error:
         raise CommandFailed(f"cannot read {file}: {error.strerror}") from None

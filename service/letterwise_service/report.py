@@ -51,7 +51,8 @@ def _reason(skipped: Skipped) -> str:
 def _summary(decided: Decided) -> str:
     ran = decided.diagnostics
     tokens = f"{ran.prompt_tokens} prompt tokens, {ran.prefix.reused_tokens} reused, {ran.computed_tokens} computed"
-    return f"{ran.passes} passes, {ran.forwards} forwards, {tokens}, {ran.total_seconds:.2f} s"
+    orders = f" in {ran.orderings} option orders" if ran.orderings > 1 else ""
+    return f"{ran.passes} passes{orders}, {ran.forwards} forwards, {tokens}, {ran.total_seconds:.2f} s"
 
 
 def _listed(names: Sequence[str]) -> str:

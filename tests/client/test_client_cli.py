@@ -259,6 +259,9 @@ def test_service_failure_ends_with_1(
     told = run(capsys, "decide", request_file, "--server", server.target)
     assert told[:2] == (1, "")
     assert told[2].splitlines()[1:] == ["letterwise: the queue is full (try again in 3 s)"]
+    server.servicer.refusals = [refusal(grpc.StatusCode.UNAUTHENTICATED, "a token is needed")]
+    told = run(capsys, "info", "--server", server.target)
+    assert told == (1, "", "letterwise: a token is needed; LETTERWISE_TOKEN holds the token\n")
     code, out, err = run(capsys, "info", "--server", "127.0.0.1:1", "--timeout", "5")
     assert (code, out) == (1, "")
     assert err == "letterwise: cannot reach 127.0.0.1:1: connection refused; is the server running?\n"

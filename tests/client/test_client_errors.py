@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -219,6 +220,30 @@ def test_no_server_is_unavailable() -> None:
         with Client(target, retry=None) as client, pytest.raises(errors.Unavailable) as failed:
             client.info()
         assert (str(failed.value), failed.value.retryable) == (sentence, True)
+
+
+def test_http_port_is_told_from_a_grpc_one() -> None:
+    """Who answers in another protocol is reached, and does not speak ours."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        target = f"127.0.0.1:{web.server_port}"
+        with Client(target, retry=None) as client, pytest.raises(errors.Unavailable) as failed:
+            client.info()
+        web.shutdown()
+    assert str(failed.value) == f"cannot reach {target}: it does not speak gRPC there; is this its HTTP port?"
+
+
+def test_message_over_the_size_limit_is_told_in_bytes(server: Any) -> None:
+    """Whichever side has the limit, and whichever way the message goes."""
+    with Client(server.target, max_message_bytes=1000) as client, pytest.raises(errors.Exhausted) as failed:
+        client.decide("s" * 2000, QUESTIONS)
+    assert re.fullmatch(r"the request has 2,\d\d\d bytes, and at most 1,000 may be sent", str(failed.value))
+    with Client(server.target, max_message_bytes=5 * 2**20) as client, pytest.raises(errors.Exhausted) as failed:
+        client.decide("s" * (4 * 2**20 + 1), QUESTIONS)
+    assert re.fullmatch(r"the request has 4,194,\d\d\d bytes, and at most 4,194,304 may be sent", str(failed.value))
+    with Client(server.target, max_message_bytes=60) as client, pytest.raises(errors.Exhausted) as failed:
+        client.info()
+    assert re.fullmatch(r"the reply has \d+ bytes, and at most 60 may be sent", str(failed.value))
 
 
 def test_deadline_of_the_server_is_told_with_the_address(server: Any, refusal: Any) -> None:

@@ -65,7 +65,7 @@ def test_taken_port_is_one_sentence_and_exit_1(server: Server) -> None:
     began = time.monotonic()
     done = run("serve", "--port", port)
     assert done.returncode == 1
-    assert sentence(done) == f"letterwise-service: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert sentence(done) == f"letterwise-service: cannot listen on 127.0.0.1:{port}: Address already in use (--port)"
     assert time.monotonic() - began < 20
 
 

@@ -110,6 +110,26 @@ def test_ignored_names_are_bounded() -> None:
     assert max(map(len, ignored)) == 60
 
 
+def test_misspelt_fields_are_named_where_the_body_is_refused() -> None:
+    """All that is missing at once, and the keys that may be meant for it; a sound body's unused keys are no errors."""
+    told = violations('{"stat": "s", "question": {}, "colour": 1, "' + "s" * 100 + '": 1}')
+    assert told == {
+        "state": "expected a state: text, or any JSON value but null",
+        "questions": "expected an object of questions by id",
+        "stat": "no such field; perhaps state",
+        "question": "no such field; perhaps questions",
+    }
+    told = violations(_body(questions={"q": {"type": "noul", "instruction": "Late?"}}))
+    assert told["questions.q.instruction"] == "no such field; perhaps instructions"
+    assert parse_body(_body(stat="s")).request.ignored == ("stat",)
+
+
+def violations(body: str) -> dict[str, str]:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_body(body)
+    return {each.field: each.description for each in caught.value.violations}
+
+
 @pytest.mark.parametrize(
     "body",
     [

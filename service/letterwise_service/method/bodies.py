@@ -6,7 +6,8 @@ Which fields a body has is its own shape's to say (`jev.py`, `openai.py`); how J
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 from ..errors import InvalidRequest, MalformedBody, Violation
 from . import jsontext
@@ -17,6 +18,9 @@ from .validation import MAX_ADAPTER_SCALE, MAX_VIOLATIONS, Limits
 _ADAPTER_FIELDS = ("name", "scale")
 # An answer echoes the names of what it did not use: not more of them than a reader would read.
 _MAX_IGNORED = 64
+# How like a field's name a key must be to be taken for it, misspelt; a longer key than this is none.
+_LIKE = 0.75
+_LONGEST_KEY = 40
 
 
 def parse_object(text: str | bytes) -> Mapping[str, Json]:
@@ -39,16 +43,26 @@ class BodyReader:
         self._limits = limits
         self._broken: list[Violation] = []
         self._ignored: list[str] = []
+        self._misspelt: list[Violation] = []
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """The paths of what was not used, the first of them."""
         return tuple(self._ignored[:_MAX_IGNORED])
 
+    @property
+    def broken(self) -> tuple[Violation, ...]:
+        """What is wrong so far."""
+        return tuple(self._broken)
+
     def check(self) -> None:
         """Raises InvalidRequest when anything was wrong."""
         if self._broken:
-            raise InvalidRequest(self._broken[:MAX_VIOLATIONS])
+            raise self.refusal(self._broken)
+
+    def refusal(self, broken: Iterable[Violation]) -> InvalidRequest:
+        """The error for these, with the keys that may be the reason: unused ones that are nearly a field's name."""
+        return InvalidRequest([*broken, *self._misspelt][:MAX_VIOLATIONS])
 
     def wrong(self, field: str, expected: str) -> None:
         self._broken.append(Violation(field, f"expected {expected}"))
@@ -67,9 +81,15 @@ class BodyReader:
     def note_unused(self, field: str, value: Mapping[str, Json], used: tuple[str, ...]) -> None:
         for key in value:
             if key not in used:
+                self._compare(field, key, [name for name in used if name not in value])
                 self._ignored.append(inside(field, key))
                 if problem := jsontext.value_problem(key) or jsontext.value_problem(value[key]):
                     self._broken.append(Violation(inside(field, key), problem))
+
+    def _compare(self, field: str, key: str, missing: Sequence[str]) -> None:
+        if len(self._ignored) < _MAX_IGNORED and len(key) <= _LONGEST_KEY:
+            for name in get_close_matches(key, missing, n=1, cutoff=_LIKE):
+                self._misspelt.append(Violation(inside(field, key), f"no such field; perhaps {name}"))
 
     def samples(self, value: Json) -> int:
         """The option orders to read, lowered to the limit."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import Unsupported
+from ..errors import InvalidRequest, Unsupported
 from .answers import Answer, ChoiceAnswer, NoulAnswer, Skipped
 from .bodies import BodyReader, inside, parse_object
 from .paths import JevPaths
@@ -66,8 +66,20 @@ def parse_body(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> JevRequest
     Raises MalformedBody for text that is not a JSON object, Unsupported for images, and InvalidRequest, which
     names each field, for everything else.
     """
-    read = read_body(parse_object(text), limits)
-    check(read.request, JevPaths(), limits)
+    body = parse_object(text)
+    _refuse_images(body)
+    reader = _Reader(limits)
+    read = reader.body(body)
+    broken = reader.broken
+    try:
+        if broken:
+            check_state(read.request.state)
+        else:
+            check(read.request, JevPaths(), limits)
+    except InvalidRequest as refused:
+        broken = (*refused.violations, *broken)
+    if broken:
+        raise reader.refusal(broken)
     return read
 
 

@@ -142,4 +142,4 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _unavailable(host: str, port: int, error: OSError) -> PortUnavailable:
-    return PortUnavailable(f"cannot listen on {address(host, port)} for HTTP: {error.strerror or error}")
+    return PortUnavailable(f"cannot listen on {address(host, port)} for HTTP: {error.strerror or error} (--http-port)")

@@ -63,7 +63,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, tls: Certificates | None
         return server.add_insecure_port(address(host, port))
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is in use"
-        raise PortUnavailable(f"cannot listen on {address(host, port)}: {reason}") from None
+        raise PortUnavailable(f"cannot listen on {address(host, port)}: {reason} (--port)") from None
 
 
 def address(host: str, port: int) -> str:

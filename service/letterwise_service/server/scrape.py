@@ -29,7 +29,9 @@ class Scrape:
             self._running = start_http_server(self._port, addr=self._host, registry=REGISTRY)
         except OSError as error:
             where = address(self._host, self._port)
-            raise PortUnavailable(f"cannot listen on {where} for metrics: {error.strerror or error}") from None
+            raise PortUnavailable(
+                f"cannot listen on {where} for metrics: {error.strerror or error} (--metrics-port)"
+            ) from None
 
     def close(self) -> None:
         """Gives the port back; returns once the thread has ended, in half a second at most. Not on an event loop."""

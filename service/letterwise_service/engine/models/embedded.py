@@ -187,7 +187,9 @@ def _arrived(folder: Path) -> int:
 
 def _last_line(errors: IO[str]) -> str:
     lines = [line.strip() for line in errors if line.strip()]
-    reasons = [line for line in lines if line.upper().startswith("ERROR")] or lines
+    # pip ends a fault of its own with its traceback, whose last line says what it was
+    broke = any(line.startswith("ERROR: Exception") for line in lines)
+    reasons = lines if broke else [line for line in lines if line.upper().startswith("ERROR")] or lines
     return reasons[-1].rstrip(".") if reasons else "the fetch ended without a reason"
 
 
