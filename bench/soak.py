@@ -161,7 +161,13 @@ async def soak(minutes: float, callers: int) -> int:
         tokens, calibration, token = Path(folder, "tokens"), Path(folder, "calibration.toml"), secrets.token_urlsafe()
         tokens.write_text(f"soak:{token}\n")
         calibration.write_text("temperature = 0.85\n")
-        config = EngineConfig(calibration_file=str(calibration), job_deadline_seconds=_PATIENCE_SECONDS)
+        config = EngineConfig(
+            calibration_file=str(calibration),
+            job_deadline_seconds=_PATIENCE_SECONDS,
+            # full within minutes, so that what still grows then is no cache
+            prefix_store_bytes=2**27,
+            chat_cache_bytes=2**26,
+        )
         engine = Engine(config)
         async with served(engine, config, token_file=str(tokens)) as app:
             soaked = Soak(f"127.0.0.1:{app.port}", app.http_port, token)

@@ -13,14 +13,22 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ..errors import MalformedBody
 from .request import Json
 
 MAX_DEPTH = 100
 MAX_DIGITS = 4300  # Python's own bound on reading and printing an integer
+# Text that nests deeper is not read at all. Python's reader recurses, up to its limit of a thousand; near to that the
+# garbage collector may run, and the finalizers that it calls, of objects that have nothing to do with the text, fail.
+_DEEPEST_READ = 4 * MAX_DEPTH
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# A string, the text's rest where it is not closed; possessive, so that no text makes it start over.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NO_BRACKETS = re.compile(r"[^\[\]{}]+")
+_STEPS = [(byte in b"[{") - (byte in b"]}") for byte in range(128)]
 _FIRST_TOO_LONG = 10**MAX_DIGITS
 _INTEGERS = f"integers of at most {MAX_DIGITS} digits"
 
@@ -48,13 +56,20 @@ def parse(text: str | bytes) -> Json:
     """
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8")
+        _check_depth(decoded)
         return json.loads(decoded, object_pairs_hook=_object, parse_int=_integer)
     except UnicodeDecodeError as error:
         raise MalformedBody(f"expected UTF-8 text; byte {error.start} is not") from None
     except json.JSONDecodeError as error:
         raise MalformedBody(f"expected JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
-    except RecursionError:
-        raise MalformedBody(f"expected JSON nested at most {MAX_DEPTH} deep") from None
+
+
+def _check_depth(text: str) -> None:
+    """Raises MalformedBody for text that nests too deep to be read; exact as far as the text is JSON."""
+    if text.count("[") + text.count("{") > _DEEPEST_READ:
+        brackets = _NO_BRACKETS.sub("", _STRING.sub("", text)).encode("ascii")
+        if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > _DEEPEST_READ:
+            raise MalformedBody(f"expected JSON nested at most {MAX_DEPTH} deep")
 
 
 def value_problem(value: Json) -> str | None:
