@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -240,3 +241,51 @@ def test_interactive_job_waits_for_one_step_of_batch_work(engine: Engine, monkey
     assert INTERACTIVE not in after[taken:]
     assert [type(event) for event in came[0].events].count(Answered) == 1
     assert engine.wait_idle(10)
+
+
+class Reading:
+    """What a started job's account says of it."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self.waits = waits
+
+
+def begun(queue: JobQueue, one: Job, *, waits: bool = False) -> Job:
+    queue.put(one)
+    assert queue.turn(wait=False) == (one, True)
+    one._account = Reading(waits=waits)  # type: ignore[assignment]
+    return one
+
+
+def test_waiting_job_lends_its_turn_to_the_batch_job_that_reads_for_it() -> None:
+    """However many others come, the prefix is read at the pace that the waiting job's own turns have."""
+    queue = JobQueue(100, 10_000)
+    reading = begun(queue, batch())
+    waiting = begun(queue, job(), waits=True)
+    idle = batch()
+    queue.put(idle)
+    had = {reading: 0, waiting: 0, idle: 0}
+    for number in range(100):
+        other = job()
+        other.permit = replace(other.permit, prefix=(9, 9, number))
+        queue.put(other)
+        turn = queue.turn(wait=False)
+        assert turn is not None
+        if turn[0] in had:
+            had[turn[0]] += 1
+        else:
+            queue.remove(turn[0])
+    assert had[reading] >= 100 // RUNNING_JOBS
+    assert had[waiting] == had[idle] == 0
+
+
+def test_running_batch_job_that_is_gone_leaves_beside_interactive_work() -> None:
+    """Cancelled, or its caller's time past: it gives its place back, though it has no turn of its own."""
+    for end in (Job.cancel, lambda one: setattr(one, "caller_deadline", 0.0)):
+        queue = JobQueue(100, 10_000)
+        gone, one = begun(queue, batch()), begun(queue, job())
+        assert queue.turn(wait=False) == (one, False)
+        end(gone)
+        assert queue.turn(wait=False) == (gone, False)
+        queue.remove(gone)
+        assert queue.turn(wait=False) == (one, False)

@@ -11,14 +11,16 @@ import pytest
 
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.events import Answered, Completed, Failed
+from letterwise_service.engine.jobs import Job
 from letterwise_service.engine.reading.packing import FORWARD_TOKENS
 from letterwise_service.engine.reading.reader import Reader
 from letterwise_service.engine.steps import Served
+from letterwise_service.engine.store import blocks, snapshots
 from letterwise_service.engine.store.prefixes import PrefixStore
-from letterwise_service.errors import Cancelled, DeadlineExceeded, LetterwiseError, ReadFailed
-from letterwise_service.method.request import Choice, Option
+from letterwise_service.errors import Cancelled, DeadlineExceeded, LetterwiseError, OutOfMemory, ReadFailed
+from letterwise_service.method.request import BATCH, INTERACTIVE, Choice, Option
 from tests.engine.conftest import found_reader
-from tests.engine.decisions import LATE, TOKENS, WHICH, decide, finish, make, service, unpinned
+from tests.engine.decisions import LATE, LONG_STATE, TOKENS, WHICH, decide, finish, make, service, unpinned
 from tests.tiny import byte_tokenizer, tiny_model
 
 
@@ -49,6 +51,82 @@ def test_cancel_in_the_middle_runs_no_forward_more(served: Served, forwards: lis
     assert unpinned(served)
 
 
+def test_own_deadline_of_a_job_is_held_against_no_estimate(served: Served) -> None:
+    """After a machine that stood still, jobs without a caller's deadline go on."""
+    job, heard = make(LATE, WHICH, seconds=60.0)
+    for _ in range(40):
+        served.step_time.measured(600.0)
+    job.step_time = served.step_time
+    finish(job, served)
+    assert heard.completed()
+
+
+def test_batch_job_s_deadline_counts_its_own_steps(served: Served) -> None:
+    """However long it waits between two of them, where an interactive one's time runs."""
+    for service_class, ends in ((BATCH, False), (INTERACTIVE, True)):
+        job, heard = make(LATE, WHICH, seconds=60.0)
+        job.permit = replace(job.permit, service_class=service_class)
+        job.start(served)
+        assert not job.advance()
+        job.started -= 100.0
+        assert job.gone is ends
+        finish_rest(job)
+        assert (heard.events[-1].__class__ is Completed) is not ends
+    job, heard = make(LATE, WHICH, seconds=60.0)
+    job.permit = replace(job.permit, service_class=BATCH)
+    job.start(served)
+    assert not job.advance()
+    job._worked_seconds = 61.0
+    assert job.advance()
+    assert isinstance(heard.error(), DeadlineExceeded)
+
+
+def finish_rest(job: Job) -> None:
+    while not job.advance():
+        pass
+
+
+def test_state_that_is_kept_takes_no_further_turn(served: Served) -> None:
+    """A prewarm ends with its last chunk: no deadline and no cancel can take back what was read."""
+    job, heard = make(state="short state")
+    job.start(served)
+    assert job.advance()
+    assert heard.completed().diagnostics.prefix.stored
+
+
+def test_copy_without_memory_ends_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint tier's record cannot be made: the job is told so, and nothing stays pinned or is pinned less."""
+    for tier, shelf in (("checkpoint", snapshots), ("exact", blocks)):
+        served = service(found_reader("llama"), tier=tier)
+        decide(served, LATE)
+        grown = LONG_STATE + "And so it goes on and on. " * 20
+        with monkeypatch.context() as context:
+            context.setattr(shelf, "mx", Refusing(1))
+            job, heard = make(LATE, state=grown)
+            finish(job, served)
+        assert isinstance(heard.error(), OutOfMemory)
+        assert unpinned(served)
+        served.store.check(idle=True)
+        assert decide(served, LATE, state=grown)
+        served.store.check(idle=True)
+
+
+class Refusing:
+    """MLX, whose next evaluations are refused for want of memory."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(mx, name)
+
+    def eval(self, *arrays: Any) -> None:
+        if self._left:
+            self._left -= 1
+            raise RuntimeError("[metal::malloc] Unable to allocate 123 bytes.")
+        mx.eval(*arrays)
+
+
 @pytest.mark.parametrize(("seconds", "caller"), [(0.0, None), (60.0, -1.0)])
 def test_deadline_ends_the_job_before_its_next_forward(
     served: Served, forwards: list[int], seconds: float, caller: float | None
@@ -68,7 +146,7 @@ def test_deadline_in_the_middle_lets_the_record_go(served: Served) -> None:
     job.start(served)
     for _ in range(4):
         assert not job.advance()
-    job._deadline = time.monotonic() - 1
+    job.deadline_seconds = 0.0
     assert job.advance()
     assert isinstance(heard.error(), DeadlineExceeded)
     assert served.store.describe().records == -(-len(job.permit.prefix) // FORWARD_TOKENS)
@@ -86,12 +164,9 @@ def test_deadline_runs_from_the_start_and_not_from_the_queue(served: Served) -> 
     assert heard.completed().diagnostics.queue_seconds >= 50.0
 
 
-@pytest.mark.parametrize(("own", "caller"), [(60.0, 30.0), (30.0, None)])
-def test_step_that_cannot_end_in_time_is_not_begun(
-    served: Served, forwards: list[int], own: float, caller: float | None
-) -> None:
+def test_step_that_cannot_end_in_its_callers_time_is_not_begun(served: Served, forwards: list[int]) -> None:
     """Less is left than a step takes: the job ends before its next forward, told both numbers, and pins nothing."""
-    job, heard = make(LATE, WHICH, seconds=own, caller=None if caller is None else time.monotonic() + caller)
+    job, heard = make(LATE, WHICH, seconds=60.0, caller=time.monotonic() + 30.0)
     job.step_time = served.step_time
     job.start(served)
     assert not job.advance()

@@ -226,14 +226,28 @@ def test_waiting_job_that_can_end_in_time_no_more_leaves_first() -> None:
     assert queue.turn(wait=False) == (late, True)
 
 
-def test_step_time_is_smoothed_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One slow step moves it a fifth of the way; after half a minute without a step it says nothing."""
+def test_step_time_is_the_usual_one_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step that stood still changes nothing; after half a minute without a step it says nothing."""
     step_time, now = StepTime(), time.monotonic()
     assert step_time.seconds is None
-    step_time.measured(1.0)
-    step_time.measured(2.0)
-    assert step_time.seconds == pytest.approx(1.2)
+    for seconds in (1.0, 1.0, 600.0, 2.0):
+        step_time.measured(seconds)
+    assert step_time.seconds == 1.0
+    for _ in range(2):
+        step_time.measured(4.0)
+    assert step_time.seconds == 4.0
     monkeypatch.setattr(time, "monotonic", lambda: now + 31.0)
     assert step_time.seconds is None
-    step_time.measured(4.0)
+    step_time.measured(3.0)
     assert step_time.seconds == 4.0
+
+
+def test_nudge_outlives_a_turn_that_does_not_wait() -> None:
+    """What it is about has not been looked to yet: the next wait ends at once."""
+    queue = queued([])
+    queue.nudge()
+    assert queue.turn(wait=False) is None
+    waiting = threading.Thread(target=queue.turn, kwargs={"wait": True}, daemon=True)
+    waiting.start()
+    waiting.join(5)
+    assert not waiting.is_alive()

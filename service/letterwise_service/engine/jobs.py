@@ -17,6 +17,7 @@ from itertools import count
 
 from .. import metrics
 from ..errors import Cancelled, DeadlineExceeded, LetterwiseError
+from ..method.request import BATCH
 from . import failures, headroom
 from .budgets import Permit
 from .events import Completed, Event, Failed, Listener
@@ -29,7 +30,10 @@ _numbers = count(1)
 
 @dataclass(eq=False)
 class Job:
-    """An admitted request on its way; `deadline_seconds` runs from when it leaves the queue."""
+    """An admitted request on its way; `deadline_seconds` runs from when it leaves the queue.
+
+    A batch job's counts its own steps alone, for between them it may wait as long as interactive work comes.
+    """
 
     permit: Permit
     listener: Listener
@@ -43,12 +47,8 @@ class Job:
     _stop: threading.Event = field(default_factory=threading.Event)
     _account: Steps | None = None
     _steps: Generator[None, None, Completed] | None = None
-    _deadline: float = math.inf
+    _worked_seconds: float = 0.0
     _ended: bool = False
-
-    def __post_init__(self) -> None:
-        if self.caller_deadline is not None:
-            self._deadline = self.caller_deadline
 
     def cancel(self) -> None:
         """Stop before the next forward. Any thread, any number of times."""
@@ -75,8 +75,9 @@ class Job:
 
     def overdue(self) -> DeadlineExceeded | None:
         """The error of a job that cannot end in time: less is left than one step takes. Any thread."""
-        left, step = self._deadline - time.monotonic(), self.step_time.seconds
-        if left < 0:
+        now, step = time.monotonic(), self.step_time.seconds
+        left = math.inf if self.caller_deadline is None else self.caller_deadline - now
+        if left < 0 or self._own_left(now) < 0:
             return DeadlineExceeded("the deadline passed before every question was read")
         if step is not None and left < step:
             return DeadlineExceeded(f"{left:.3f} s are left and one forward takes {step:.3f} s")
@@ -85,13 +86,25 @@ class Job:
     def start(self, served: Served) -> None:
         """Leave the queue: from now on the deadline runs."""
         self.started = time.monotonic()
-        self._deadline = min(self.started + self.deadline_seconds, self._deadline)
         metrics.left_queue(self.permit.service_class, self.started - self.submitted)
         self._account = Steps(self.permit, served, self.tell, queue_seconds=self.started - self.submitted)
         self._steps = self._account.run()
 
     def advance(self) -> bool:
         """Take one step; True when the job has ended, well or not, and its listener knows."""
+        began = time.monotonic()
+        ended = self._advance()
+        self._worked_seconds += time.monotonic() - began
+        return ended
+
+    def _own_left(self, now: float) -> float:
+        """The seconds of the job's own deadline that are left."""
+        if not self.started:
+            return math.inf
+        used = self._worked_seconds if self.permit.service_class == BATCH else now - self.started
+        return self.deadline_seconds - used
+
+    def _advance(self) -> bool:
         assert self._steps is not None
         try:
             self._check()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .. import metrics
 from ..errors import Draining, EngineDown, QueueFull
@@ -67,12 +67,16 @@ class _Class:
             jobs.clear()
         self.tokens = 0
 
-    def rotate(self) -> Job | None:
-        """The next running job that a step would help, at the end of the line from now on."""
+    def rotate(self, stand_in: Callable[[Job], Job | None] = lambda job: None) -> Job | None:
+        """The next running job that a step would help, at the end of the line from now on.
+
+        stand_in: who takes the turn of a job that waits for the prefix that another reads; None passes it on.
+        """
         for _ in range(len(self.running)):
             self.running.rotate(-1)
-            if not self.running[-1].blocked:
-                return self.running[-1]
+            job = self.running[-1]
+            if (taker := stand_in(job) if job.blocked else job) is not None:
+                return taker
         return None
 
     def remove(self, job: Job) -> None:
@@ -125,7 +129,8 @@ class JobQueue:
         with self._changed:
             while wait and not self._jobs() and not self._nudged and self._refusal is not EngineDown:
                 self._changed.wait()
-            self._nudged = False
+            if wait:
+                self._nudged = False
             job = self._gone() or self._running(batch=batch)
             return None if job is None else (job, self._class_of(job).is_first(job))
 
@@ -180,21 +185,21 @@ class JobQueue:
         return self._jobs() < self._max_jobs and tokens + _size(job) <= self._max_tokens
 
     def _gone(self) -> Job | None:
-        """A job in the queue whose caller is gone: it leaves at once, to end and make its place free."""
+        """A job whose caller is gone, waiting or running: it has a turn at once, to end and make its place free."""
         for own in self._classes():
             if (gone := next((job for job in own.waiting if job.gone), None)) is not None:
                 own.take_in(gone)
                 self._tell()
                 return gone
+            if (gone := next((job for job in own.running if job.gone), None)) is not None:
+                return gone
         return None
 
     def _running(self, *, batch: bool) -> Job | None:
-        """The running job whose turn it is. A batch job that keeps an interactive one waiting goes before others."""
+        """The running job whose turn it is. One that waits for the prefix that a batch job reads lends it the turn."""
         self._seat(self._interactive)
-        if (job := self._interactive.rotate()) is not None:
+        if (job := self._interactive.rotate(self._reads_for)) is not None:
             return job
-        if blocking := self._blocking():
-            return blocking[0]
         if batch:
             self._seat(self._batch)
             if (job := self._batch.rotate()) is not None:
@@ -206,15 +211,10 @@ class JobQueue:
         if own.seat():
             self._tell()
 
-    def _blocking(self) -> list[Job]:
-        """The batch jobs that read a prefix for which interactive ones wait."""
-        return [
-            job
-            for job in self._batch.running
-            if job not in self._batch.fresh
-            and not job.blocked
-            and any(waiting.shares_prefix(job) for waiting in self._interactive.running)
-        ]
+    def _reads_for(self, waiting: Job) -> Job | None:
+        """The batch job that reads the prefix for which an interactive one waits."""
+        begun = (job for job in self._batch.running if job not in self._batch.fresh and not job.blocked)
+        return next((job for job in begun if waiting.shares_prefix(job)), None)
 
     def _jobs(self) -> int:
         return self._interactive.jobs + self._batch.jobs

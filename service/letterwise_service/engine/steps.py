@@ -62,8 +62,10 @@ class _Metered(Work):
 
     def ran(self, kind: str, seconds: float, tokens: int, padding: int) -> None:
         super().ran(kind, seconds, tokens, padding)
-        self.step_time.measured(seconds)
         metrics.forward_ran(kind, seconds, computed_tokens=tokens, padded_tokens=padding)
+
+    def stepped(self, seconds: float) -> None:
+        self.step_time.measured(seconds)
 
 
 class Steps:
@@ -129,6 +131,8 @@ class Steps:
                 reader.sealed(cache)
             store.keep(lease, cache, done)
             self._tell(PrefixProgress(done, total, reused))
+            if done == total and self._permit.request is None:
+                break  # nothing is left to wait a turn for
             try:
                 yield
             except GeneratorExit:  # stopped between two steps, the cache being whole up to here

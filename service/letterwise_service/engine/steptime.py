@@ -1,22 +1,26 @@
-"""How long one step of the reader takes, as measured lately: what a deadline is held against.
+"""How long one step of the reader takes, as measured lately: what a caller's deadline is held against.
 
 Written by the engine thread, read by any. Knows nothing of jobs.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 
-_KEPT = 0.8  # of the smoothed time, at each new measurement
+# The median of so many: one step that stood still with the whole machine refuses nobody.
+_LAST = 5
 # A number that nothing renews must not refuse callers for ever: after this it is forgotten.
 _FRESH_SECONDS = 30.0
 
 
 class StepTime:
-    """The smoothed wall time of a step."""
+    """The usual wall time of a step."""
 
     def __init__(self) -> None:
-        self._last: tuple[float, float] | None = None  # the smoothed seconds, and when they were measured
+        self._measured: deque[float] = deque(maxlen=_LAST)
+        self._last: tuple[float, float] | None = None  # the usual seconds, and when they were last measured
 
     @property
     def seconds(self) -> float | None:
@@ -28,6 +32,5 @@ class StepTime:
 
     def measured(self, seconds: float) -> None:
         """A step has taken so long."""
-        known = self.seconds
-        smoothed = seconds if known is None else _KEPT * known + (1 - _KEPT) * seconds
-        self._last = (smoothed, time.monotonic())
+        self._measured.append(seconds)
+        self._last = (statistics.median_low(self._measured), time.monotonic())

@@ -17,6 +17,8 @@ from .transport import Certificates
 _METADATA_BYTES = 16 * 1024
 # On one connection, which may be that of a proxy for many callers; more wait at the caller's end.
 _STREAMS = 1024
+# How long a call may go on upon a connection that takes no new ones for its age: longer than any chat.
+_OLD_CALLS_MS = 4 * 3600 * 1000
 # Calls that have come and that the event loop has not taken up yet. Past gRPC's own 1,000 it cuts off some at random,
 # which their callers see as CANCELLED; a loop that is busy for a moment has more than that to take up.
 _UNTAKEN_CALLS = 16 * _STREAMS
@@ -44,7 +46,7 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.server.max_pending_requests", _UNTAKEN_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", _UNTAKEN_CALLS),
-        ("grpc.max_connection_age_grace_ms", round(config.drain_seconds * 1000) + 120_000),
+        ("grpc.max_connection_age_grace_ms", _OLD_CALLS_MS),
     ]
 
 

@@ -68,6 +68,9 @@ class Work:
         self.computed_tokens += tokens
         self.padded_tokens += padding
 
+    def stepped(self, seconds: float) -> None:
+        """A step, of one forward or of several side by side, has taken so long."""
+
 
 @dataclass(frozen=True)
 class _Unit:
@@ -166,6 +169,7 @@ class Reader:
             headroom.ensure(array for arrays in built for array in arrays)
             mx.eval(built)
             seconds = time.perf_counter() - began
+            work.stepped(seconds)
             for unit in batch:
                 work.ran(unit.kind, seconds, unit.tokens, unit.padding)
             yield [(unit.tokens, (unit.tails, arrays)) for unit, arrays in zip(batch, built, strict=True)]

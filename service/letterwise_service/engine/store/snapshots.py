@@ -88,7 +88,11 @@ class SnapshotShelf:
             return
         self._clock += 1
         lease.at.pins -= 1
-        held = self._held.get((lease.salt, lease.ids[:tokens])) or self._add(lease.salt, lease.ids[:tokens], cache)
+        try:
+            held = self._held.get((lease.salt, lease.ids[:tokens])) or self._add(lease.salt, lease.ids[:tokens], cache)
+        except BaseException:  # there was no memory for the copy: the lease is released as it stands
+            lease.at.pins += 1
+            raise
         if held is None:
             lease.refused = True
             self.counts.refused += 1
