@@ -8,6 +8,7 @@ import pytest
 
 from letterwise_service.engine.budgets import Admission, Budgets, Permit, tail_ids
 from letterwise_service.engine.prompts.tokens import PromptTokens
+from letterwise_service.engine.reading.packing import FORWARD_TOKENS
 from letterwise_service.errors import TooLong
 from letterwise_service.method.decision import Decision, Reading
 from letterwise_service.method.request import Choice, DecisionRequest, Noul, Option, Question, Score
@@ -105,6 +106,17 @@ def test_winners_pass_is_bounded_before_it_is_known(tokens: PromptTokens) -> Non
     assert longest > max(chunks)
     with pytest.raises(TooLong):
         admission(tokens, context=longest + 127).admit(asked)
+
+
+def test_pass_that_comes_out_longer_than_was_admitted_is_refused(tokens: PromptTokens) -> None:
+    """What was bounded by its bytes may have more tokens after all: it is not read past the context."""
+    permit = admission(tokens, context=1_000).admit(request(LATE))
+    assert permit.longest_tokens == 1_000 - FORWARD_TOKENS
+    fits, longer = ("State:\nA box." + "x" * count for count in (500, 1_000))
+    assert tail_ids(permit, tokens, fits)
+    with pytest.raises(TooLong) as refused:
+        tail_ids(permit, tokens, longer)
+    assert (refused.value.tokens, refused.value.limit_tokens) == (len(longer) + ENVELOPE, permit.longest_tokens)
 
 
 def test_control_spellings_are_counted_once_for_state_and_question(tokens: PromptTokens) -> None:

@@ -18,11 +18,12 @@ from letterwise_service.engine import headroom
 from letterwise_service.engine.backend import mx
 from letterwise_service.engine.memory import available_bytes
 from letterwise_service.engine.reading import views
-from letterwise_service.engine.reading.reader import Reader
+from letterwise_service.engine.reading.reader import Reader, Work
 from letterwise_service.engine.steps import Served
 from letterwise_service.engine.thread import Engine
 from letterwise_service.errors import OutOfMemory
 from letterwise_service.method.request import Noul
+from tests.engine.conftest import drain, random_ids
 from tests.engine.decisions import LATE, finish, make, unpinned
 from tests.engine.engines import STATE, WHICH, Gate, submit
 
@@ -154,6 +155,38 @@ def test_ordinary_arrays_are_let_pass() -> None:
     """A step of some megabytes is computed without a word, one of no arrays too."""
     headroom.ensure([mx.zeros((1024, 1024))])
     headroom.ensure([])
+
+
+@pytest.mark.parametrize(
+    "tails", [[30, 31, 32, 29], [130]], ids=["four tails over a view", "a long tail on a copy of its own"]
+)
+def test_what_is_asked_for_covers_what_a_step_takes(
+    reader_of: Callable[[str], Reader], monkeypatch: pytest.MonkeyPatch, tails: list[int]
+) -> None:
+    """Over a long prefix, scores and copies are much more than the rows that come out."""
+    reader, prefix = reader_of("wide"), random_ids(8_000)
+    cache = drain(reader.prefill(prefix, Work()))
+    asked: list[int] = []
+    monkeypatch.setattr(headroom, "ensure", lambda arrays=(), scratch_bytes=0: asked.append(scratch_bytes))
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    list(reader.read(prefix, cache, [random_ids(count, seed) for seed, count in enumerate(tails)], Work()))
+    took = mx.get_peak_memory() - before
+    assert took > 10 * 2**20
+    assert max(asked) > 0.9 * took
+
+
+def test_record_for_which_there_is_no_memory_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store takes nothing that the machine has not; the decision is answered all the same."""
+    monkeypatch.setattr(headroom, "fits", lambda nbytes: False)
+    job, heard = make(LATE)
+    finish(job, served)
+    assert set(heard.outcomes()) == {LATE.id}
+    assert not heard.completed().diagnostics.prefix.stored
+    told = served.store.describe()
+    assert (told.records, told.refused) == (0, 1)
+    assert unpinned(served)
 
 
 PROGRAM = """

@@ -31,6 +31,7 @@ class Permit:
     tails: the ids after the prefix of every pass whose text was known beforehand, by that text.
     passes, prompt_tokens: planned; questions that come to be skipped make them fewer.
     adapter: what the model reads with, or None for the model alone. service_class: INTERACTIVE or BATCH.
+    longest_tokens: of any of its prompts.
     """
 
     request: DecisionRequest | None
@@ -41,6 +42,7 @@ class Permit:
     neutralized: int
     adapter: Adapter | None = None
     service_class: str = INTERACTIVE
+    longest_tokens: int = 2**31
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Budgets:
                 tokens=tokens,
                 limit_tokens=self.decision_tokens,
             )
+
+    @property
+    def longest_tokens(self) -> int:
+        """Of one prompt, with room for one forward past it."""
+        return min(self.context_tokens, self.memory_tokens) - FORWARD_TOKENS
 
     def check(self, tokens: int) -> None:
         """Raises TooLong unless a prompt of `tokens` fits both with room for one forward past it."""
@@ -135,6 +142,7 @@ class Admission:
             neutralized=_count_neutralized(opening, encoded),
             adapter=request.adapter,
             service_class=request.service_class,
+            longest_tokens=self._budgets.longest_tokens,
         )
 
     def admit_state(self, state: Json, *, adapter: Adapter | None = None, service_class: str = INTERACTIVE) -> Permit:
@@ -163,9 +171,19 @@ class Admission:
 
 
 def tail_ids(permit: Permit, tokens: PromptTokens, text: str) -> Ids:
-    """The ids of a pass after the permit's prefix; tokenised now if its text was not known at admission."""
+    """The ids of a pass after the permit's prefix; tokenised now if its text was not known at admission.
+
+    Raises TooLong for one that is longer than what was admitted in its place: that is bounded by its bytes, of which
+    rare letters have few to a token.
+    """
     known = permit.tails.get(text)
-    return known if known is not None else _tail(permit.prefix, tokens.messages([text])[0])
+    if known is not None:
+        return known
+    encoded = tokens.messages([text])[0]
+    if len(encoded.ids) > permit.longest_tokens:
+        told = f"a prompt has {len(encoded.ids)} tokens; {permit.longest_tokens} can be read"
+        raise TooLong(told, tokens=len(encoded.ids), limit_tokens=permit.longest_tokens)
+    return _tail(permit.prefix, encoded)
 
 
 def _prefix(opening: Encoded, some_pass: Encoded) -> Ids:

@@ -45,15 +45,25 @@ def release() -> None:
     mx.clear_cache()
 
 
-def ensure(arrays: Iterable[Any]) -> None:
-    """On a processor, raise OutOfMemory if the largest of `arrays`, not yet computed, cannot be had."""
+def ensure(arrays: Iterable[Any] = (), scratch_bytes: int = 0) -> None:
+    """On a processor, raise OutOfMemory if the largest of `arrays`, not yet computed, cannot be had, or what is made on
+    the way to them: `scratch_bytes`."""
     if mx.default_device() != mx.Device(mx.cpu):
         return
-    needed = max((int(array.nbytes) for array in arrays), default=0) + SPARE_BYTES
+    needed = max((int(array.nbytes) for array in arrays), default=0) + scratch_bytes + SPARE_BYTES
     if _last.left(needed) < needed:
         release()
         if (left := _left()) < needed:
             raise OutOfMemory(f"a forward needs {needed} bytes of memory and {left} are left")
+
+
+def fits(nbytes: int) -> bool:
+    """Whether so much more can be had."""
+    try:
+        ensure(scratch_bytes=nbytes)
+    except OutOfMemory:
+        return False
+    return True
 
 
 @dataclass

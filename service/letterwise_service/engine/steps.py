@@ -27,8 +27,8 @@ from .steptime import StepTime
 from .store.prefixes import PrefixStore
 from .store.shelf import Lease
 
-# Prompts that a job may tokenise on the engine thread in one turn.
-_TOKENISED_A_TURN = 8
+# Characters of prompts after which a job that tokenises on the engine thread has had its turn.
+_TOKENISED_A_TURN = 50_000
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Steps:
         """The passes' tails. Those not known at admission are tokenised a few a turn: others wait meanwhile."""
         tails, tokenised = [], 0
         for one in passes:
-            tokenised += one.text not in self._permit.tails
+            tokenised += 0 if one.text in self._permit.tails else len(one.text)
             tails.append(tail_ids(self._permit, self._served.tokens, one.text))
             if tokenised >= _TOKENISED_A_TURN:
                 tokenised = 0

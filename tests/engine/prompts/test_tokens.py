@@ -288,6 +288,17 @@ def test_messages_are_the_same_from_many_threads() -> None:
     assert tokens.messages(texts) == alone
 
 
+def test_long_text_holds_nobody_back() -> None:
+    """Two million characters are being tokenised, and a short text is all the same."""
+    tokens = PromptTokens(byte_tokenizer())
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(tokens.opening, "State:\n" + "many words " * 200_000)
+        while not (long.running() or long.done()):
+            pass
+        assert tokens.messages(["State:\nx" + QUESTION])
+        assert not long.done()
+
+
 def test_settings_for_cutting_and_padding_in_the_file_are_not_used() -> None:
     """A tokenizer file that cuts and pads, as those of embedding models do, cuts and pads no prompt."""
     rust = rust_tokenizer()

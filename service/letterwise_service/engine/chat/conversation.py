@@ -48,7 +48,7 @@ class ConversationTokens:
         """`tokenizer`: mlx-lm's TokenizerWrapper. `lock`: of all who use it."""
         self._tokenizer = tokenizer
         self._lock = lock
-        self._encode_texts = template.batch_encoder(tokenizer)
+        self._encode_texts = template.batch_encoder(tokenizer, lock)
         self._bos = template.added_bos(tokenizer)
         self._control = template.control_tokens(tokenizer)
         self._pattern = template.any_of(self._control)
@@ -61,20 +61,20 @@ class ConversationTokens:
 
         Raises InvalidRequest when the template refuses these turns.
         """
-        with self._lock:
-            text = self._rendered(messages, [message.content for message in messages])
-            parts = self._parts(messages)
-            ids = self._encode_texts([text])[0]
-            spelled = sum(len(self._pattern.findall(message.content)) for message in messages) if self._pattern else 0
-            unforeseen = self._control_in(ids) - self._control_in(self._encode_texts(["x".join(parts)])[0])
-            if spelled or unforeseen > 0:
-                ids = self._neutral(messages, parts, text)
-            return Encoded(template.with_one_bos(self._bos, ids), spelled or max(0, unforeseen))
+        text = self._rendered(messages, [message.content for message in messages])
+        parts = self._parts(messages)
+        ids = self._encode_texts([text])[0]
+        spelled = sum(len(self._pattern.findall(message.content)) for message in messages) if self._pattern else 0
+        unforeseen = self._control_in(ids) - self._control_in(self._encode_texts(["x".join(parts)])[0])
+        if spelled or unforeseen > 0:
+            ids = self._neutral(messages, parts, text)
+        return Encoded(template.with_one_bos(self._bos, ids), spelled or max(0, unforeseen))
 
     def _rendered(self, messages: Sequence[ChatMessage], contents: Sequence[str]) -> str:
         turns = [(message.role, content) for message, content in zip(messages, contents, strict=True)]
         try:
-            return template.render(self._tokenizer, turns)
+            with self._lock:
+                return template.render(self._tokenizer, turns)
         except Exception as error:  # a template is a program of somebody else's: anything may come out of it
             refusal = f"expected turns that the model's chat template takes; it says: {error}"
             raise InvalidRequest([Violation("messages", refusal)]) from error

@@ -1,6 +1,6 @@
 """A second form of a tokenizer in which control tokens do not exist: users' text that spells one stays text.
 
-Any thread, under the lock of whoever holds the tokenizer. Works for tokenizers of the Rust `tokenizers` library; for
+Any thread. Works for tokenizers of the Rust `tokenizers` library; for
 others `build` gives None.
 """
 

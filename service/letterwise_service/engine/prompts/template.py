@@ -1,11 +1,12 @@
 """A tokenizer and its chat template, as prompts need them: rendering, encoding, the one BOS, the control tokens.
 
-Any thread, under the lock of whoever holds the tokenizer. Knows nothing of what is asked or said.
+Any thread, rendering under the lock of whoever holds the tokenizer. Knows nothing of what is asked or said.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,11 +42,19 @@ def render_message(tokenizer: Any, message: str) -> str:
         raise ModelUnsuitable(f"the chat template fails on a single user message: {error}") from error
 
 
-def batch_encoder(tokenizer: Any) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Encode without special tokens added; many at once where the Rust tokenizer gives what the wrapper gives."""
+def batch_encoder(tokenizer: Any, lock: threading.Lock) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Encode without special tokens added; many at once where the Rust tokenizer gives what the wrapper gives.
+
+    `lock`: of all who use the wrapper, which sets its own truncation before it encodes. The Rust tokenizer only reads
+    itself, so a long text holds back nobody else's.
+    """
+
+    def one(text: str) -> list[int]:
+        with lock:
+            return list(tokenizer.encode(text, add_special_tokens=False))
 
     def one_by_one(texts: Sequence[str]) -> list[list[int]]:
-        return [list(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+        return [one(text) for text in texts]
 
     rust = getattr(getattr(tokenizer, "_tokenizer", tokenizer), "backend_tokenizer", None)
     if rust is None:

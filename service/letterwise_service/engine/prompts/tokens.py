@@ -1,7 +1,7 @@
 """Prompts as token ids: the chat envelope, the prefix split, the letters, and control tokens kept out of users' hands.
 
-Any thread: it holds a tokenizer and no MLX array, and guards the tokenizer with a lock. It knows nothing of the
-model's weights, nor of what the questions mean.
+Any thread: it holds a tokenizer and no MLX array. It knows nothing of the model's weights, nor of what the questions
+mean.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .template import PROBE
 
 # Reasoning blocks by their spelling, for templates whose tokenizer does not name its own.
 _REASONING = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<|channel>thought", "<channel|>"))
-# Texts that one caller tokenises before it lets another.
-_TEXTS_A_TURN = 16
+# The tokenizer's own form of a text takes many times what its ids do.
+_TEXTS_AT_ONCE = 16
 # Of the texts whose ids are remembered; these take about ten times as many bytes.
 _REMEMBERED_CHARACTERS = 2_000_000
 
@@ -51,9 +51,8 @@ class PromptTokens:
     def __init__(self, tokenizer: Any, lock: threading.Lock | None = None) -> None:
         """`tokenizer`: mlx-lm's TokenizerWrapper. `lock`: of all who use it."""
         self._tokenizer = tokenizer
-        self._lock = lock or threading.Lock()
         self._recent: Recent[Encoded] = Recent(_REMEMBERED_CHARACTERS)
-        self._encode_texts = template.batch_encoder(tokenizer)
+        self._encode_texts = template.batch_encoder(tokenizer, lock or threading.Lock())
         self._bos = template.added_bos(tokenizer)
         self._envelope = self._find_envelope()
         _refuse_open_reasoning(tokenizer, self._envelope.footer)
@@ -76,10 +75,9 @@ class PromptTokens:
     def _encode_all(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
         found = {pair: known for pair in pairs if (known := self._recent.get(*pair)) is not None}
         new = [pair for pair in dict.fromkeys(pairs) if pair not in found]
-        for start in range(0, len(new), _TEXTS_A_TURN):  # other callers have their turn between
-            some = new[start : start + _TEXTS_A_TURN]
-            with self._lock:
-                found |= zip(some, self._encode_some(some), strict=True)
+        for start in range(0, len(new), _TEXTS_AT_ONCE):
+            some = new[start : start + _TEXTS_AT_ONCE]
+            found |= zip(some, self._encode_some(some), strict=True)
         for pair in new:
             self._recent.put(*pair, found[pair])
         return [found[pair] for pair in pairs]

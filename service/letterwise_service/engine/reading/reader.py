@@ -26,6 +26,7 @@ from .positions import Positions
 
 # Part of every kept prefix's salt: raise it when a change here can change a bit of a cache.
 READER_VERSION = 2
+_MANY_HEADS = 64
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,17 @@ class Work:
 
 @dataclass(frozen=True)
 class _Unit:
-    """One forward, not yet built. `build` gives the arrays to evaluate; (N, D) answer positions when `tails`."""
+    """One forward, not yet built. `build` gives the arrays to evaluate; (N, D) answer positions when `tails`.
+
+    scratch_bytes: what it takes at most beside those arrays, as far as that grows with the prefix.
+    """
 
     kind: str
     build: Callable[[], list[Any]]
     tails: tuple[int, ...]
     tokens: int
     padding: int
+    scratch_bytes: int
 
 
 @dataclass
@@ -110,6 +115,7 @@ class Reader:
         self._streams = tuple(streams)
         self._publish = publish
         self._positions = Positions(model)
+        self._heads = _query_heads(model)
         self.pace = Pace(self.lanes)
 
     @property
@@ -143,12 +149,15 @@ class Reader:
         """
         cuts = [start, *(stop for stop in stops if start < stop < len(ids)), len(ids)]
         for begin, end in pairwise(cuts):
-            for done in self._steps(self._chunks(ids[begin:end], cache), work):
+            for done in self._steps(self._chunks(ids[begin:end], cache, begin), work):
                 yield sum(tokens for tokens, _ in done)
 
     def sealed(self, cache: views.Cache) -> views.Cache:
         """The cache with no spare room in its buffers, evaluated: as tails read it best."""
+        before = views.arrays(cache)
         cache = views.seal(cache)
+        known = {id(array) for array in before}
+        headroom.ensure(scratch_bytes=sum(int(a.nbytes) for a in views.arrays(cache) if id(a) not in known))
         mx.eval(views.arrays(cache))
         return cache
 
@@ -166,7 +175,7 @@ class Reader:
         while batch := list(islice(units, min(self.pace.forwards, self.lanes))):
             began = time.perf_counter()
             built = self._built(batch)
-            headroom.ensure(array for arrays in built for array in arrays)
+            headroom.ensure((array for arrays in built for array in arrays), sum(unit.scratch_bytes for unit in batch))
             mx.eval(built)
             seconds = time.perf_counter() - began
             work.stepped(seconds)
@@ -186,11 +195,17 @@ class Reader:
             kernels.forget_shared()
         return built
 
-    def _chunks(self, ids: Sequence[int], cache: views.Cache, kind: str = metrics.PREFIX) -> Iterator[_Unit]:
-        """`ids` into `cache`, a forward at a time; only the cache is evaluated, so the last layer's output is not."""
+    def _chunks(self, ids: Sequence[int], cache: views.Cache, past: int, kind: str = metrics.PREFIX) -> Iterator[_Unit]:
+        """`ids` into `cache`, which holds `past` tokens, a forward at a time; only the cache is evaluated, so the last
+        layer's output is not."""
         for start in range(0, len(ids), FORWARD_TOKENS):
             chunk = ids[start : start + FORWARD_TOKENS]
-            yield _Unit(kind, partial(self._chunk, chunk, cache), (), len(chunk), 0)
+            scratch = self._scores_bytes(len(chunk), past + start)
+            yield _Unit(kind, partial(self._chunk, chunk, cache), (), len(chunk), 0, scratch)
+
+    def _scores_bytes(self, tokens: int, past: int) -> int:
+        """Of attention's scores in one layer, and of what their softmax makes of them: float32, for each head."""
+        return 2 * 4 * self._heads * tokens * (past + tokens)
 
     def _chunk(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
         self.manner.head.forward(self.model, mx.array([ids]), cache)  # (1, L)
@@ -210,7 +225,12 @@ class Reader:
                 forward.rows,
                 sum(lengths),
                 forward.width * len(lengths) - sum(lengths),
+                self._scores_bytes(forward.width * len(lengths), len(prefix)) + self._copied_bytes(cache, len(lengths)),
             )
+
+    def _copied_bytes(self, cache: views.Cache, rows: int) -> int:
+        """Of the copies that rows over a prefix take where no view gives it to them."""
+        return rows * views.nbytes(cache) if self.manner.share is views.merged else 0
 
     def _together(self, forward: Forward, cache: views.Cache, tails: Sequence[Sequence[int]]) -> list[Any]:
         """One forward of tails over a view; each row is read at its last real token. → [(rows, D)]"""
@@ -226,11 +246,13 @@ class Reader:
             own = self.manner.copy(cache)
         else:
             own = caches.make_prompt_cache(self.model)
-            yield from self._chunks(prefix, own, metrics.COPY)
+            yield from self._chunks(prefix, own, 0, metrics.COPY)
         last = (len(tail) - 1) // FORWARD_TOKENS * FORWARD_TOKENS
-        yield from self._chunks(tail[:last], own, metrics.COPY)
+        yield from self._chunks(tail[:last], own, len(prefix), metrics.COPY)
         end = tail[last:]
-        yield _Unit(metrics.COPY, partial(self._end, end, own), (i,), len(end), 0)
+        # its first write copies what its buffers shared with the prefix
+        scratch = self._scores_bytes(len(end), len(prefix) + last) + views.nbytes(own)
+        yield _Unit(metrics.COPY, partial(self._end, end, own), (i,), len(end), 0, scratch)
 
     def _end(self, ids: Sequence[int], cache: views.Cache) -> list[Any]:
         """The last forward of a tail on its own cache, read at its last token. → [(1, D)]"""
@@ -247,3 +269,10 @@ class Reader:
             TailScores(i, tuple(row), total)
             for i, row, total in zip(indices, letters.tolist(), totals.tolist(), strict=True)
         ]
+
+
+def _query_heads(model: Any) -> int:
+    """The most query heads of a layer, by the names that mlx-lm's models give the number; many where none is found."""
+    names = ("n_heads", "num_heads", "num_attention_heads", "n_head")
+    told = [getattr(module, name, None) for _, module in model.named_modules() for name in names]
+    return max((number for number in told if isinstance(number, int)), default=_MANY_HEADS)

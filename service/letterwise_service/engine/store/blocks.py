@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from .. import headroom
 from ..backend import caches, mx
 from ..reading import views
 from ..reading.packing import FORWARD_TOKENS
@@ -126,6 +127,8 @@ class BlockShelf:
         # A prefix that could never be whole pushes nothing out for its start's sake.
         if per_token * len(lease.ids) > self._budget or not self._make_room(nbytes):
             return None
+        if not headroom.fits(nbytes):
+            return None
         layers = tuple(_cut(layer, start, start + len(ids)) for layer in cache)
         mx.eval(layers)
         block = Block(lease.salt, ids, layers, parent, nbytes)
@@ -207,6 +210,7 @@ def _below(block: Block) -> Iterator[Block]:
 def _joined(block: Block) -> views.Cache:
     """The caches of the path's tokens, out of its blocks' keys and values."""
     path = [*_path(block)][::-1]
+    headroom.ensure(scratch_bytes=sum(one.nbytes for one in path))
     return [_joined_layer(pairs) for pairs in zip(*(one.layers for one in path), strict=True)]
 
 

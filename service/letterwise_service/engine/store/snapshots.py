@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .. import headroom
 from ..backend import mx
 from ..reading import views
 from ..reading.packing import FORWARD_TOKENS
@@ -104,7 +105,7 @@ class SnapshotShelf:
     def _add(self, salt: str, ids: Ids, cache: views.Cache) -> Snapshot | None:
         own = views.owned(cache)
         nbytes = views.nbytes(own)
-        if not self._make_room(nbytes):
+        if not self._make_room(nbytes) or not headroom.fits(nbytes):
             return None
         mx.eval(views.arrays(own))
         held = self._held[salt, ids] = Snapshot(salt, ids, own, nbytes)
