@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .. import headroom
 from ..backend import caches, mx
 from ..reading import views
 from ..reading.packing import FORWARD_TOKENS
@@ -55,8 +56,9 @@ class ChatCache:
         return (cache, tokens - past) if tokens > past else (None, 0)
 
     def keep(self, key: str, ids: Sequence[int], cache: views.Cache) -> None:
-        """Keep what `cache` holds of `ids`, whole chunks; nothing where it alone is more than all may have."""
+        """Keep what `cache` holds of `ids`, whole chunks; nothing where it is more than all may have or is left."""
         record = views.owned(cache)
-        mx.eval(views.arrays(record))
-        if views.nbytes(record) <= self._budget_bytes:
+        nbytes = views.nbytes(record)
+        if nbytes <= self._budget_bytes and headroom.fits(nbytes):
+            mx.eval(views.arrays(record))
             self._records.insert_cache(key, list(ids), record)
