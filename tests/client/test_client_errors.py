@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -224,12 +225,22 @@ def test_no_server_is_unavailable() -> None:
 
 def test_http_port_is_told_from_a_grpc_one() -> None:
     """Who answers in another protocol is reached, and does not speak ours."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
-        target = f"127.0.0.1:{web.server_port}"
-        with Client(target, retry=None) as client, pytest.raises(errors.Unavailable) as failed:
-            client.info()
-        web.shutdown()
+
+    def answer() -> None:
+        with web, contextlib.suppress(OSError):
+            while True:
+                connection, _ = web.accept()
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+                open_ones.append(connection)
+
+    web, open_ones = socket.create_server(("127.0.0.1", 0)), list[socket.socket]()
+    threading.Thread(target=answer, daemon=True).start()
+    target = f"127.0.0.1:{web.getsockname()[1]}"
+    with Client(target, retry=None) as client, pytest.raises(errors.Unavailable) as failed:
+        client.info()
+    web.shutdown(socket.SHUT_RDWR)
+    for connection in open_ones:
+        connection.close()
     assert str(failed.value) == f"cannot reach {target}: it does not speak gRPC there; is this its HTTP port?"
 
 
