@@ -203,7 +203,7 @@ def test_leaving_a_chat_stops_it(server: Any) -> None:
     with Client(server.target) as client:
         with client.chat(TALK) as stream:
             assert next(stream.texts()) == "Be"
-        assert server.servicer.ended.wait(5)
+        assert server.servicer.ended.wait(30)
         assert list(stream) == []
         with pytest.raises(Cancelled, match="closed before its end"):
             stream.finish()

@@ -168,13 +168,13 @@ def test_other_codes_are_not_repeated(server: Any, refusal: Any) -> None:
 
 def test_pushback_sets_the_wait(server: Any, refusal: Any) -> None:
     """The server's own time replaces the backoff, and a negative one ends the attempts."""
-    retry = Retry(first_backoff_seconds=5, longest_backoff_seconds=5)
+    retry = Retry(first_backoff_seconds=30, longest_backoff_seconds=30)
     pushed = refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, trailers=(("grpc-retry-pushback-ms", "150"),))
     with Client(server.target, retry=retry) as client:
         server.servicer.refusals = [pushed]
         began = time.monotonic()
         client.info()
-        assert 0.14 <= time.monotonic() - began < 2
+        assert 0.14 <= time.monotonic() - began < 20
         server.servicer.refusals = [refusal(grpc.StatusCode.UNAVAILABLE, trailers=(("grpc-retry-pushback-ms", "-1"),))]
         with pytest.raises(errors.Unavailable):
             client.info()
@@ -203,7 +203,7 @@ def test_deadline_passes(server: Any) -> None:
         with pytest.raises(errors.DeadlineExceeded) as passed:
             client.decide("s", QUESTIONS)
         assert str(passed.value) == f"no answer from {server.target} within 0.1 s"
-        assert server.servicer.ended.wait(5)
+        assert server.servicer.ended.wait(30)
         began = time.monotonic()
         with pytest.raises(errors.DeadlineExceeded):
             list(client.decide_stream("s", QUESTIONS, timeout_seconds=0.3))
@@ -270,7 +270,7 @@ def test_closing_a_stream_cancels_the_call(server: Any) -> None:
         with client.decide_stream("s", QUESTIONS) as stream:
             kinds = [next(stream).kind for _ in range(5)]
             assert kinds[-1] == "answer"
-        assert server.servicer.ended.wait(5)
+        assert server.servicer.ended.wait(30)
         assert list(stream) == []
 
 

@@ -55,7 +55,7 @@ def plain_channel(port: int) -> grpc.aio.Channel:
 async def launch(
     engine: ScriptedEngine,
     *,
-    drain_seconds: float = 5.0,
+    drain_seconds: float = 60.0,
     tracing: Tracing | None = None,
     channel: Callable[[int], grpc.aio.Channel] = plain_channel,
     **settings: Any,
@@ -106,7 +106,7 @@ async def loading(engine: ScriptedEngine) -> AsyncIterator[Running]:
 async def server(engine: ScriptedEngine) -> AsyncIterator[Running]:
     """A server that is warm."""
     running = await launch(engine)
-    await asyncio.wait_for(running.ready.wait(), 5)
+    await asyncio.wait_for(running.ready.wait(), 30)
     yield running
     await shut(running)
 

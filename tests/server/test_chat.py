@@ -105,7 +105,7 @@ async def test_chat_fields_reach_the_engine(server: Running) -> None:
 async def test_chat_default_is_never_more_than_the_server_generates() -> None:
     """A server with a small limit lowers the default, and not what a caller names."""
     running = await launch(ScriptedEngine(EngineConfig(chat_max_tokens=5)))
-    await asyncio.wait_for(running.ready.wait(), 5)
+    await asyncio.wait_for(running.ready.wait(), 30)
     finished = (await replied(running, said("w " * 9)))[-1].finished
     assert finished.usage.output_tokens == 5
     assert (await refused(running, said("w", max_tokens=6))).code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -194,7 +194,7 @@ async def test_full_chat_queue_says_when_to_come_back(server: Running) -> None:
 async def test_server_without_chat_says_so() -> None:
     """With no rows for it, a chat is UNIMPLEMENTED, and decisions are answered."""
     running = await launch(ScriptedEngine(EngineConfig(chat_rows=0)))
-    await asyncio.wait_for(running.ready.wait(), 5)
+    await asyncio.wait_for(running.ready.wait(), 30)
     error = await refused(running, said("x"))
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
     assert "--chat-rows 0" in (error.details() or "")
@@ -266,7 +266,7 @@ async def test_drain_waits_for_chats(server: Running) -> None:
     assert (await refused(server, said("x"))).code() is grpc.StatusCode.UNAVAILABLE
     server.engine.release()
     assert [event async for event in events][-1].HasField("finished")
-    assert await asyncio.wait_for(server.ended, 3) == 0
+    assert await asyncio.wait_for(server.ended, 30) == 0
 
 
 async def test_death_of_the_engine_ends_chats(server: Running) -> None:
@@ -278,4 +278,4 @@ async def test_death_of_the_engine_ends_chats(server: Running) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert await asyncio.wait_for(server.ended, 3) == 1
+    assert await asyncio.wait_for(server.ended, 30) == 1

@@ -90,7 +90,7 @@ async def test_large_body_that_waits_to_be_asked_for_is_refused_unread(web: Web)
     """`Expect: 100-continue` gets the refusal in place of the word to go on."""
     head = f"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: {9 * LIMIT}\r\nExpect: 100-continue\r\n\r\n"
     reader, _ = await web.raw(head.encode())
-    reply = await asyncio.wait_for(reader.read(), 5)
+    reply = await asyncio.wait_for(reader.read(), 30)
     assert reply.startswith(b"HTTP/1.1 413 ")
 
 
@@ -98,7 +98,7 @@ async def test_slow_body_is_408(web: Web, monkeypatch: pytest.MonkeyPatch) -> No
     """A caller who stops sending is not waited for; the connection is free again."""
     monkeypatch.setattr(http_bodies, "BODY_SECONDS", 0.2)
     reader, _ = await web.raw(b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-    reply = await asyncio.wait_for(reader.read(), 5)
+    reply = await asyncio.wait_for(reader.read(), 30)
     assert reply.startswith(b"HTTP/1.1 408 ")
     assert b'"code":408' in reply
 

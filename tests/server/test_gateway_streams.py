@@ -84,7 +84,7 @@ async def test_events_come_as_they_happen(web: Web) -> None:
     web.engine.hold()
     async with web.client.stream("POST", "/v1/systemone", json=TICKET, headers=EVENTS) as reply:
         pieces = reply.aiter_text()
-        first = await asyncio.wait_for(anext(pieces), 5)
+        first = await asyncio.wait_for(anext(pieces), 30)
         assert [name for name, _ in parsed(first)] == ["accepted"]
         assert not web.engine.jobs[0].ended
         web.engine.release()
@@ -128,4 +128,4 @@ async def test_reader_who_does_not_read_holds_nobody(web: Web) -> None:
         while not job.ended:
             await asyncio.sleep(0.005)
     assert (await web.post(TICKET)).status_code == 200
-    assert b"event: completed" in await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 5)
+    assert b"event: completed" in await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 30)

@@ -186,7 +186,7 @@ async def test_metrics_port_closes_with_the_server() -> None:
     scraped = Scraped(await asyncio.to_thread(fetch, port))
     assert "letterwise_ready" in scraped.families
     app.stop()
-    assert await asyncio.wait_for(ended, 10) == 0
+    assert await asyncio.wait_for(ended, 30) == 0
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", port))

@@ -150,7 +150,7 @@ async def test_hang_up_of_a_closed_terminal_is_a_stop(engine: ScriptedEngine, mo
         assert not ended.done()
         os.close(keyboard)
         os.kill(os.getpid(), signal.SIGHUP)
-        assert await asyncio.wait_for(ended, 5) == 0
+        assert await asyncio.wait_for(ended, 30) == 0
 
 
 async def test_decision_under_way_keeps_its_calibration(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def secure_channel(authority: Authority, *pair: Path) -> Any:
 
 async def running(engine: ScriptedEngine, authority: Authority, *pair: Path, **settings: Any) -> AsyncIterator[Running]:
     server = await launch(engine, channel=secure_channel(authority, *pair), **settings)
-    await asyncio.wait_for(server.ready.wait(), 5)
+    await asyncio.wait_for(server.ready.wait(), 30)
     yield server
     await shut(server)
 

