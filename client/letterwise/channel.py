@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,17 @@ def _pem(field: str, path: str | Path | None) -> bytes | None:
         raise InvalidRequest.of([Violation(f"tls.{field}", f"cannot read {path}: {error.strerror}")]) from None
     if b"-----BEGIN " not in content:
         raise InvalidRequest.of([Violation(f"tls.{field}", f"expected a PEM file: {path}")])
+    if field == "ca":
+        _check_authorities(content, path)
     return content
+
+
+def _check_authorities(content: bytes, path: str | Path) -> None:
+    """Raises InvalidRequest for what gRPC would only complain of on standard error."""
+    try:
+        ssl.create_default_context(cadata=content.decode("ascii", "replace"))
+    except ssl.SSLError:
+        raise InvalidRequest.of([Violation("tls.ca", f"expected certificates: {path}")]) from None
 
 
 def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 
 from .answers import Answer, ChoiceAnswer, Decision, NoulAnswer
 from .questions import Choice, Json, Noul, Question, Score
@@ -67,7 +68,7 @@ def parse(text: str | bytes) -> dict[str, Json]:
 def _state(body: dict[str, Json]) -> Json:
     """The state alone."""
     if body.get("state") is None:
-        raise _wrong("state", None, "text, or any JSON value but null")
+        raise _wrong("state", None, "text, or any JSON value but null", _misspelt(body, "state", _BODY_FIELDS))
     return body["state"]
 
 
@@ -87,7 +88,8 @@ def read_body(body: dict[str, Json]) -> Body:
             raise BodyError(f"{name}: images are not read; give their content as text")
     asked = body.get("questions")
     if not isinstance(asked, dict) or not asked:
-        raise _wrong("questions", asked, "an object of at least one question, by id")
+        near = _misspelt(body, "questions", _BODY_FIELDS)
+        raise _wrong("questions", asked, "an object of at least one question, by id", near)
     return Body(
         state=_state(body),
         questions={name: _question(name, each) for name, each in asked.items()},
@@ -145,7 +147,9 @@ def _question(name: str, question: Json) -> Question:
     if not isinstance(question, dict):
         raise _wrong(path, question, "an object with type and instructions")
     if question.get("instructions") is None:
-        raise _wrong(f"{path}.instructions", None, "what is asked")
+        raise _wrong(
+            f"{path}.instructions", None, "what is asked", _misspelt(question, "instructions", _QUESTION_FIELDS)
+        )
     kind = question.get("type")
     reader = _KINDS.get(kind) if isinstance(kind, str) else None
     if reader is None:
@@ -271,9 +275,15 @@ def _answer(answer: Answer) -> dict[str, Json]:
     }
 
 
-def _wrong(path: str, value: Json, expected: str) -> BodyError:
+def _wrong(path: str, value: Json, expected: str, hint: str = "") -> BodyError:
     """The error for a field that is missing (null counts as such) or holds something else than expected."""
-    return BodyError(f"{path}: {'is missing; ' if value is None else ''}expected {expected}")
+    return BodyError(f"{path}: {'is missing; ' if value is None else ''}expected {expected}{hint}")
+
+
+def _misspelt(holder: dict[str, Json], name: str, known: tuple[str, ...]) -> str:
+    """A word on the key that may be meant for the missing `name`; nothing where none is like it."""
+    near = get_close_matches(name, [key for key in holder if key not in known], n=1, cutoff=0.75)
+    return f" ({near[0]!r} is no field)" if near else ""
 
 
 class _Repeated(dict[str, Json]):

@@ -31,6 +31,10 @@ _CONNECTION = (
     ("failed to connect.*Socket closed", "it closed the connection at once; does it want TLS, or a certificate?"),
     ("errors resolving", "the host name cannot be resolved"),
     ("DNS resolution failed", "the host name cannot be resolved"),
+    (
+        r"ipv6:(%5B|\[)::1(%5D|\]).*Connection refused",
+        "connection refused at [::1]; is the server running? With 127.0.0.1 for the name, what answers there is told",
+    ),
     ("Connection refused", "connection refused; is the server running?"),
     ("Failed parsing HTTP/2", "it does not speak gRPC there; is this its HTTP port?"),
     ("timed out", "the connection timed out"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from letterwise import AsyncClient, Client, errors
+from letterwise import AsyncClient, Client, InvalidRequest, Tls, errors
 from letterwise.channel import address
 
 
@@ -64,3 +65,12 @@ def test_very_long_deadline_is_a_deadline(server: Any) -> None:
     """One that gRPC would take for passed."""
     with Client(server.target, timeout_seconds=1e300) as client:
         assert client.info()
+
+
+def test_authorities_that_are_none_are_refused_before_any_connection(tmp_path: Path) -> None:
+    """gRPC would tell of them on standard error, and the caller of a refused connection."""
+    file = tmp_path / "authority.pem"
+    for content, told in (("no certificate", "a PEM file"), ("-----BEGIN CERTIFICATE-----\nx\n", "certificates")):
+        file.write_text(content)
+        with pytest.raises(InvalidRequest, match=rf"tls\.ca: expected {told}: "):
+            Client(tls=Tls(ca=file))

@@ -149,6 +149,12 @@ def test_request_is_read_from_standard_input(
         ('{"state": 1e400, "questions": {"q": {"type": "noul", "instructions": "?"}}}', "state"),
         ('{"questions": {"q": {"type": "noul", "instructions": "?"}}}', "state: is missing; expected text"),
         ('{"state": "s"}', "questions: is missing; expected an object"),
+        ('{"state": "s", "question": {}}', "one question, by id ('question' is no field)"),
+        ('{"stat": "s", "questions": {"q": {"type": "noul", "instructions": "?"}}}', "but null ('stat' is no field)"),
+        (
+            '{"state": "s", "questions": {"q": {"type": "noul", "instruction": "?"}}}',
+            "questions.q.instructions: is missing; expected what is asked ('instruction' is no field)",
+        ),
         ('{"state": "s", "questions": []}', "questions:"),
         ('{"state": "s", "questions": {"q": 1}}', "questions.q:"),
         ('{"state": "s", "questions": {"q": {"type": "noul"}}}', "questions.q.instructions"),

@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2
 import letterwise
 from letterwise import AsyncClient, Client, LetterwiseError, Noul, Retry, errors
 from letterwise.channel import channel_options, service_config
-from letterwise.status import error_from_status
+from letterwise.status import Sent, error_from_status
 from letterwise.v1 import errors_pb2
 
 QUESTIONS = {"q": Noul("?"), "r": Noul("?")}
@@ -221,6 +221,13 @@ def test_no_server_is_unavailable() -> None:
         with Client(target, retry=None) as client, pytest.raises(errors.Unavailable) as failed:
             client.info()
         assert (str(failed.value), failed.value.retryable) == (sentence, True)
+
+
+def test_name_that_leads_to_two_addresses_is_told_with_the_refused_one() -> None:
+    """gRPC tells of its last try alone, which may be one that nobody listens on beside a server that does."""
+    last = "ipv6:%5B::1%5D:50051: Failed to connect to remote host: Connection refused"
+    told = Sent("localhost:50051", 5).error("UNAVAILABLE", f"failed to connect to all addresses; last error: {last}")
+    assert str(told).startswith("cannot reach localhost:50051: connection refused at [::1]; ")
 
 
 def test_http_port_is_told_from_a_grpc_one() -> None:
