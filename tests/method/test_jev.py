@@ -10,7 +10,7 @@ import pytest
 
 from letterwise_service.errors import InvalidRequest, MalformedBody, Unsupported
 from letterwise_service.method.answers import ChoiceAnswer, NoulAnswer, ScoreAnswer, Skipped
-from letterwise_service.method.jev import parse_body, reply
+from letterwise_service.method.jev import parse_body, parse_prewarm, reply
 from letterwise_service.method.request import (
     BATCH,
     INTERACTIVE,
@@ -122,6 +122,8 @@ def test_misspelt_fields_are_named_where_the_body_is_refused() -> None:
     told = violations(_body(questions={"q": {"type": "noul", "instruction": "Late?"}}))
     assert told["questions.q.instruction"] == "no such field; perhaps instructions"
     assert parse_body(_body(stat="s")).request.ignored == ("stat",)
+    with pytest.raises(InvalidRequest, match="stat: no such field; perhaps state"):
+        parse_prewarm('{"stat": "s"}')
 
 
 def violations(body: str) -> dict[str, str]:

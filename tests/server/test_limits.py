@@ -53,3 +53,9 @@ async def test_calls_that_come_all_at_once_are_all_answered(server: Running) -> 
         stubs = [DecisionServiceStub(channel) for channel in channels]
         calls = [stub.GetInfo(info_pb2.GetInfoRequest()) for stub in stubs for _ in range(900)]
         await asyncio.gather(*calls)
+
+
+async def test_calls_past_a_connections_bound_are_not_reset(server: Running) -> None:
+    """Twice as many as run at once, on one connection that is open already: each has its answer."""
+    assert await server.stub.GetInfo(info_pb2.GetInfoRequest())
+    assert all(await asyncio.gather(*(server.stub.GetInfo(info_pb2.GetInfoRequest()) for _ in range(2_000))))

@@ -108,7 +108,10 @@ def parse_prewarm(text: str | bytes) -> Prewarm:
     adapter, service_class = reader.adapter(body.get("adapter")), reader.service_class(body.get("service_class"))
     reader.model(body.get("model"))
     reader.check()
-    check_state(body.get("state"), adapter)
+    try:
+        check_state(body.get("state"), adapter)
+    except InvalidRequest as refused:
+        raise reader.refusal(refused.violations) from None
     return Prewarm(body.get("state"), adapter, service_class, reader.ignored)
 
 

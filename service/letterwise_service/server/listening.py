@@ -44,6 +44,8 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", _METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
         ("grpc.max_concurrent_streams", _STREAMS),
+        # It resets streams that are within the bound while ended ones are not yet freed.
+        ("grpc.http.overload_protection", 0),
         ("grpc.server.max_pending_requests", _UNTAKEN_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", _UNTAKEN_CALLS),
         ("grpc.max_connection_age_grace_ms", _OLD_CALLS_MS),

@@ -293,3 +293,20 @@ def test_memory_of_a_control_group_is_its_limit_less_what_is_used(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
     assert memory._cgroup_bytes(tmp_path) == wanted
+
+
+def test_memory_of_nested_control_groups_is_the_least_of_theirs(tmp_path: Path) -> None:
+    """The process's own group, whichever layout it is in, and each around it."""
+    own = tmp_path / "own"
+    for listing, folder in (("0::/outer/inner\n", ""), ("3:cpu:/other\n7:memory:/outer/inner\n", "memory/")):
+        own.write_text(listing)
+        root = tmp_path / (folder or "v2")
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if folder else ("memory.max", "memory.current")
+        for group, limit in (("outer", 900), ("outer/inner", 2000)):
+            (root / folder / group).mkdir(parents=True)
+            for name, amount in zip(names, (limit, 500), strict=True):
+                (root / folder / group / name).write_text(f"{amount}\n")
+        assert memory._groups_bytes(root, own) == 400
+    own.write_text("0::/../elsewhere\n")
+    assert memory._groups_bytes(tmp_path / "v2", own) is None
+    assert memory._groups_bytes(tmp_path / "v2", tmp_path / "none") is None

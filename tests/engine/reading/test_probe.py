@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from letterwise_service.engine import headroom
 from letterwise_service.engine.backend import caches
 from letterwise_service.engine.reading import probe, views
 from letterwise_service.engine.reading.packing import FORWARD_TOKENS
 from letterwise_service.engine.reading.probe import drain, find_manner
 from letterwise_service.engine.reading.reader import Manner
-from letterwise_service.errors import ModelUnsuitable
+from letterwise_service.errors import ModelUnsuitable, OutOfMemory
 from tests.engine.conftest import LETTER_IDS, random_ids, streams, wide_model
 from tests.tiny import tiny_model
 
@@ -137,3 +138,15 @@ def test_drain_gives_what_the_generator_returns() -> None:
         return "end"
 
     assert drain(steps()) == "end"
+
+
+def test_memory_that_is_not_there_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load ends with it: no other way of reading is taken for its sake, and chat is not given up."""
+
+    def refuse(*asked: object, **also: object) -> None:
+        raise OutOfMemory("none is left")
+
+    model = tiny_model("llama")
+    monkeypatch.setattr(headroom, "ensure", refuse)
+    with pytest.raises(OutOfMemory):
+        found(model)

@@ -16,6 +16,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...errors import ModelUnsuitable
 from ...method.chat import ChatMessage
+from .. import headroom
 from ..backend import caches, mx
 from ..budgets import Budgets, Ids, check_known
 from ..models.adapters import Adapters
@@ -95,6 +96,8 @@ def try_chat(served: ChatServed, ids: Ids) -> str | None:
                 return "its scores are missing or not finite"
             ended = any(one.finish_reason for one in generated)
     except Exception as error:  # a cache class that cannot do this, or a model of another build
+        if headroom.refused(error):  # says nothing of the model
+            raise
         return f"mlx-lm cannot batch this model ({type(error).__name__}: {error})"
     finally:
         generator.close()

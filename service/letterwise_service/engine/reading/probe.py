@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import ModelUnsuitable
 from ...method.request import Adapter
+from .. import headroom
 from ..backend import caches, mx
 from ..models.adapters import Adapters
 from . import kernels, views
@@ -105,6 +106,8 @@ def _try(reader: Reader, prefix: list[int], tails: list[list[int]]) -> list[Tail
     try:
         return _read(reader, prefix, tails)
     except Exception as error:  # a cache class that cannot do this: the next way is tried
+        if headroom.refused(error):  # says nothing of the way
+            raise
         _log.info("a way of reading does not work on this model: %s: %s", type(error).__name__, error)
         return None
 
