@@ -31,7 +31,7 @@ from .processes import COMMAND, Server
 
 pytestmark = pytest.mark.live
 SHORT = [material.twenty(f"Customer {number} writes that the lamp came late.", 1) for number in range(4)]
-CALLERS = 8
+CALLERS, ENDED_CALLERS = 8, 64
 PATIENT = Retry(attempts=5, first_backoff_seconds=0.5, longest_backoff_seconds=2.0)
 # A restart on a busy machine; the attempts of one call may be over before.
 PATIENCE_SECONDS = 100.0
@@ -112,12 +112,12 @@ def test_killed_server_is_missed_by_no_patient_caller(mortal: Mortal) -> None:
 
 
 async def test_server_that_is_ended_under_load_loses_nothing(mortal: Mortal) -> None:
-    """SIGTERM under callers of both doors, a health watch open: what was admitted is answered, what came later is
+    """SIGTERM under 64 callers of both doors, a health watch open: what was admitted is answered, what came later is
     refused by name, and the process has ended within ten seconds."""
-    found = await doors.drained(mortal.server, CALLERS, 1.0)
+    found = await doors.drained(mortal.server, ENDED_CALLERS, 3.0)
     assert found["answered_grpc"] > 0
     assert found["answered_http"] > 0
-    assert found["refused_grpc"] + found["refused_http"] + found["found_nobody"] == CALLERS
+    assert found["refused_grpc"] + found["refused_http"] + found["found_nobody"] == ENDED_CALLERS
     assert found["ended_before_the_signal"] == found["drain_lost"] == found["answered_by_its_log_and_not_heard"] == 0
     assert 0 <= found["health_turned_seconds"] < 1
     assert found["exit_code"] == 0

@@ -29,9 +29,12 @@ class Finalized:
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """The garbage collector, put back as it was."""
+    """The garbage collector, with nothing of other tests to look at, put back as it was."""
     before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
     yield
+    gc.unfreeze()
     gc.enable()
     gc.set_threshold(*before)
 
