@@ -91,7 +91,7 @@ def call(body: Body) -> dict[str, Any]:
     return {"state": read.state, "questions": questions, "samples": read.samples}
 
 
-# Twenty questions on a state of about 700 tokens: the first one and the first five of them are requests too.
+# Twenty questions on a state of about 350 tokens: the first one and the first five of them are requests too.
 SCORED = twenty(letters_of(LONG_LINES // 2))  # three chunks of the prefix
 # Of those, the ones that the judge reads from their first token; stock attention takes seconds for each. It reads the
 # others through mlx-lm's own prompt cache.

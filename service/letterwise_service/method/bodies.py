@@ -79,9 +79,10 @@ class BodyReader:
                 self.wrong(inside(field, key), "this key once, not repeated")
 
     def note_unused(self, field: str, value: Mapping[str, Json], used: tuple[str, ...]) -> None:
+        missing = [name for name in used if name not in value]
         for key in value:
             if key not in used:
-                self._compare(field, key, [name for name in used if name not in value])
+                self._compare(field, key, missing)
                 self._ignored.append(inside(field, key))
                 if problem := jsontext.value_problem(key) or jsontext.value_problem(value[key]):
                     self._broken.append(Violation(inside(field, key), problem))

@@ -1,7 +1,7 @@
 """The chat lane: conversations that generate together, a token each per step, in mlx-lm's continuous batch.
 
 Engine thread. Owns mlx-lm's `BatchGenerator`, for as long as the engine lives since it holds Metal's wired limit, and
-chat's prompt cache. A row's prompt is read outside the batch (`chat_prompts.py`) and joins it with its last token.
+chat's prompt cache. A row's prompt is read outside the batch (`prompts.py`) and joins it with its last token.
 Knows nothing of decisions: the engine steps both in turn.
 """
 
